@@ -1,0 +1,1 @@
+# cmake --install: headers, the library and find_package(reknit).

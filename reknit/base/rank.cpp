@@ -1,0 +1,91 @@
+#include "reknit/base/rank.h"
+
+#include <ATen/Parallel.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/GradMode.h>
+
+#include <exception>
+#include <mutex>
+#include <thread>
+
+namespace reknit {
+namespace {
+
+thread_local RankContext current_rank;
+
+}  // namespace
+
+struct RankScope::Saved {
+  RankContext context;
+  bool grad_mode;
+  c10::OptionalDeviceGuard device;
+
+  Saved(const RankContext& before, bool grad) : context(before), grad_mode(grad) {}
+};
+
+const RankContext& this_rank() {
+  return current_rank;
+}
+
+RankScope::RankScope(int rank, int world, c10::Device device)
+    : saved_(std::make_unique<Saved>(current_rank, c10::GradMode::is_enabled())) {
+  if (!device.is_cpu()) {
+    saved_->device.reset_device(device);
+  }
+  c10::GradMode::set_enabled(false);
+  at::set_num_threads(1);
+  current_rank = RankContext{rank,
+                             world,
+                             device,
+                             Stream::current(device),
+                             Stream::create(device, true),
+                             Stream::create(device, true),
+                             Stream::create(device)};
+}
+
+RankScope::~RankScope() {
+  current_rank = saved_->context;
+  c10::GradMode::set_enabled(saved_->grad_mode);
+}
+
+void run_ranks(const std::vector<c10::Device>& devices,
+               const std::function<void(int rank)>& body,
+               const std::function<void(const std::string& reason)>& on_error) {
+  const int world = static_cast<int>(devices.size());
+  std::mutex mutex;
+  std::exception_ptr first;
+  auto fail = [&](std::exception_ptr error, const std::string& reason) {
+    {
+      std::lock_guard lock(mutex);
+      if (first) {
+        return;
+      }
+      first = error;
+    }
+    if (on_error) {
+      on_error(reason);
+    }
+  };
+  std::vector<std::thread> threads;
+  threads.reserve(devices.size());
+  for (int rank = 0; rank < world; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        RankScope scope(rank, world, devices[rank]);
+        body(rank);
+      } catch (const std::exception& error) {
+        fail(std::current_exception(), error.what());
+      } catch (...) {
+        fail(std::current_exception(), "unknown error");
+      }
+    });
+  }
+  for (auto& thread : threads) {
+    thread.join();
+  }
+  if (first) {
+    std::rethrow_exception(first);
+  }
+}
+
+}  // namespace reknit
