@@ -1,0 +1,27 @@
+#include "reknit/comm/communicator.h"
+
+namespace reknit {
+
+Pending<std::vector<at::Tensor>> Communicator::all_reduce(std::vector<at::Tensor> tensors,
+                                                          ReduceOp op, const Stream& stream) {
+  auto work = start_all_reduce(tensors, op, stream);
+  return {std::move(tensors), std::move(work)};
+}
+
+Pending<std::vector<at::Tensor>> Communicator::broadcast(std::vector<at::Tensor> tensors, int root,
+                                                         const Stream& stream) {
+  auto work = start_broadcast(tensors, root, stream);
+  return {std::move(tensors), std::move(work)};
+}
+
+Pending<at::Tensor> Communicator::all_to_all(at::Tensor out, at::Tensor in, const Stream& stream) {
+  auto work = start_all_to_all(out, in, stream);
+  return {std::move(out), std::move(work)};
+}
+
+void Communicator::barrier() {
+  struct Nothing {};
+  Pending<Nothing>(Nothing{}, start_barrier()).wait(Stream());
+}
+
+}  // namespace reknit

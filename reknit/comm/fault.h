@@ -1,0 +1,28 @@
+// Faults around any communicator: delays, reordered completion, failures.
+#pragma once
+
+#include "reknit/comm/communicator.h"
+
+#include <functional>
+
+namespace reknit {
+
+enum class CommKind { kAllGather, kReduceScatter, kAllReduce, kBroadcast, kAllToAll, kBarrier };
+
+/// What happens to one operation of one rank.
+struct Fault {
+  std::chrono::milliseconds delay_start{0};   ///< before the rank joins
+  std::chrono::milliseconds delay_result{0};  ///< between completion and wait() returning
+  bool fail = false;                          ///< the start throws CommError and the group aborts
+  bool never_join = false;                    ///< the rank does not take part: others time out
+  /// Called on every tensor that the operation wrote, after wait (e.g. plant an inf).
+  std::function<void(at::Tensor&)> corrupt;
+};
+
+/// Decides per operation; `index` counts this rank's operations on the group from 0.
+using FaultPlan = std::function<Fault(CommKind kind, int64_t index, int rank)>;
+
+/// Wraps `inner`; groups made by split() are wrapped too.
+std::unique_ptr<Communicator> make_fault(std::unique_ptr<Communicator> inner, FaultPlan plan);
+
+}  // namespace reknit
