@@ -1,0 +1,50 @@
+// The tensor-typed door to the kernels: linear maps, norms, activations, embeddings.
+//
+// Legend: N tokens of all sequences, packed without padding; H hidden; V vocabulary.
+// Every function runs on the calling rank's compute stream, on the device of its
+// inputs, in their dtype (fp32, fp16 or bf16) with fp32 sums; the result is new
+// memory owned by the caller. Gradients of parameters are accumulated (+=) into
+// `d_...`; an undefined `d_...` belongs to a frozen or absent parameter and is skipped.
+// Reading a ParamView that does not hold its value throws StateError.
+#pragma once
+
+#include "reknit/base/param_view.h"
+
+#include <ATen/core/Tensor.h>
+
+namespace reknit::ops {
+
+enum class Activation { kRelu, kGelu, kGeluTanh, kSilu };
+
+/// x [N, in] weight^T [out, in] + bias [out] (may be absent) -> [N, out].
+at::Tensor linear(const at::Tensor& x, const ParamView& weight, const ParamView& bias);
+
+/// dy [N, out] -> dx [N, in].
+at::Tensor linear_backward(const at::Tensor& dy, const at::Tensor& x, const ParamView& weight,
+                           const at::Tensor& d_weight, const at::Tensor& d_bias);
+
+/// Elementwise. kGelu is x Phi(x) with erf, kGeluTanh its tanh approximation.
+at::Tensor activation(const at::Tensor& x, Activation kind);
+/// `x` is the input of the forward; -> dx.
+at::Tensor activation_backward(const at::Tensor& dy, const at::Tensor& x, Activation kind);
+
+/// A normalised input and what its backward needs.
+struct Normed {
+  at::Tensor y;     ///< [N, H]
+  at::Tensor mean;  ///< [N] fp32
+  at::Tensor rstd;  ///< [N] fp32, 1 / sqrt(variance + eps)
+};
+
+/// (x - mean) * rstd * weight + bias over the last dimension.
+Normed layer_norm(const at::Tensor& x, const ParamView& weight, const ParamView& bias, double eps);
+/// -> dx [N, H]. `x` is the input of the forward.
+at::Tensor layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, const Normed& saved,
+                               const ParamView& weight, const at::Tensor& d_weight,
+                               const at::Tensor& d_bias);
+
+/// ids [N] int64, table [V, H] -> [N, H].
+at::Tensor embedding(const at::Tensor& ids, const ParamView& table);
+/// d_table[ids[i]] += dy[i], in a fixed order (deterministic). Undefined d_table: nothing.
+void embedding_backward(const at::Tensor& dy, const at::Tensor& ids, const at::Tensor& d_table);
+
+}  // namespace reknit::ops
