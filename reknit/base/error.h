@@ -84,12 +84,12 @@ void require(bool ok, const Parts&... parts) {
 }
 
 /// An internal invariant; a failure is a bug of ours and says where.
-#define REKNIT_INVARIANT(condition, ...)                                    \
-  do {                                                                      \
-    if (!(condition)) [[unlikely]] {                                        \
-      throw ::reknit::StateError(::reknit::str(                             \
-          __FILE__, ":", __LINE__, ": ", ::reknit::str(__VA_ARGS__)));      \
-    }                                                                       \
+#define REKNIT_INVARIANT(condition, ...)                                             \
+  do {                                                                               \
+    if (!(condition)) [[unlikely]] {                                                 \
+      throw ::reknit::StateError(                                                    \
+          ::reknit::str(__FILE__, ":", __LINE__, ": ", ::reknit::str(__VA_ARGS__))); \
+    }                                                                                \
   } while (false)
 
 }  // namespace reknit

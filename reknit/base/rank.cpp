@@ -48,8 +48,7 @@ RankScope::~RankScope() {
   c10::GradMode::set_enabled(saved_->grad_mode);
 }
 
-void run_ranks(const std::vector<c10::Device>& devices,
-               const std::function<void(int rank)>& body,
+void run_ranks(const std::vector<c10::Device>& devices, const std::function<void(int rank)>& body,
                const std::function<void(const std::string& reason)>& on_error) {
   const int world = static_cast<int>(devices.size());
   std::mutex mutex;
