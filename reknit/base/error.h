@@ -54,6 +54,12 @@ struct CommError : Error {
       : Error(ExitCode::kRank, sentence, std::move(help)) {}
 };
 
+/// A collective that another rank's failure has ended: an echo of the first error,
+/// which that rank throws itself.
+struct AbortedError : CommError {
+  using CommError::CommError;
+};
+
 /// The numbers failed (exit 5).
 struct NumbersError : Error {
   explicit NumbersError(const std::string& sentence, std::string help = "")

@@ -1,5 +1,7 @@
 #include "reknit/base/rank.h"
 
+#include "reknit/base/error.h"
+
 #include <ATen/Parallel.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
@@ -53,13 +55,18 @@ void run_ranks(const std::vector<c10::Device>& devices, const std::function<void
   const int world = static_cast<int>(devices.size());
   std::mutex mutex;
   std::exception_ptr first;
-  auto fail = [&](std::exception_ptr error, const std::string& reason) {
+  bool first_is_echo = false;
+  auto fail = [&](std::exception_ptr error, const std::string& reason, bool echo) {
     {
       std::lock_guard lock(mutex);
-      if (first) {
+      const bool failed_before = first != nullptr;
+      if (!failed_before || (first_is_echo && !echo)) {
+        first = error;
+        first_is_echo = echo;
+      }
+      if (failed_before) {
         return;
       }
-      first = error;
     }
     if (on_error) {
       on_error(reason);
@@ -72,10 +79,12 @@ void run_ranks(const std::vector<c10::Device>& devices, const std::function<void
       try {
         RankScope scope(rank, world, devices[rank]);
         body(rank);
+      } catch (const AbortedError& error) {
+        fail(std::current_exception(), error.what(), true);
       } catch (const std::exception& error) {
-        fail(std::current_exception(), error.what());
+        fail(std::current_exception(), error.what(), false);
       } catch (...) {
-        fail(std::current_exception(), "unknown error");
+        fail(std::current_exception(), "unknown error", false);
       }
     });
   }

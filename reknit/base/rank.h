@@ -39,9 +39,9 @@ class RankScope {
 };
 
 /// Runs `body` on `devices.size()` threads, each inside a RankScope, and returns
-/// when all have ended. Rethrows the error of the rank that failed first; `on_error`
-/// (may be empty) is called once, at once, by that rank, to free the others (abort
-/// their communicators).
+/// when all have ended. Rethrows the error of the rank that failed first (an
+/// AbortedError only if there is no other); `on_error` (may be empty) is called once,
+/// at once, by that rank, to free the others (abort their communicators).
 void run_ranks(const std::vector<c10::Device>& devices, const std::function<void(int rank)>& body,
                const std::function<void(const std::string& reason)>& on_error = {});
 

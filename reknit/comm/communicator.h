@@ -41,7 +41,7 @@ struct CommCounts {
 };
 
 struct CommOptions {
-  std::string name = "world";             ///< appears in errors and traces
+  std::string name = "world";  ///< appears in errors and traces
   std::chrono::milliseconds timeout{600'000};
 };
 
@@ -83,11 +83,12 @@ class Communicator {
   void barrier();
 
   /// Collective over the group. Ranks of equal `color` form a new group, ordered by
-  /// rank; its name is `name` plus the color.
+  /// rank; its name is `name`, a dot and the color.
   virtual std::unique_ptr<Communicator> split(int color, const std::string& name) = 0;
 
-  /// Fails this group on every rank, at once, with `reason` (the first one wins):
-  /// blocked waits throw CommError. Local, thread-safe, never blocks.
+  /// Fails this group and those split from it on every rank, at once, with `reason` (the
+  /// first one wins): blocked waits and every later call throw AbortedError, which is a
+  /// CommError. Local, thread-safe, never blocks.
   virtual void abort(const std::string& reason) noexcept = 0;
 
  protected:

@@ -1,13 +1,11 @@
 // Faults around any communicator: delays, reordered completion, failures.
 #pragma once
 
-#include "reknit/comm/communicator.h"
+#include "reknit/comm/operation.h"
 
 #include <functional>
 
 namespace reknit {
-
-enum class CommKind { kAllGather, kReduceScatter, kAllReduce, kBroadcast, kAllToAll, kBarrier };
 
 /// What happens to one operation of one rank.
 struct Fault {

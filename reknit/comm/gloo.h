@@ -11,8 +11,8 @@ struct Rendezvous {
   int port = 0;
   int rank = 0;
   int world = 1;
-  bool agent_store = false;     ///< the launcher already serves the store (torchrun)
-  std::string key_prefix;       ///< e.g. the restart count
+  bool agent_store = false;  ///< the launcher already serves the store (torchrun)
+  std::string key_prefix;    ///< e.g. the restart count
 };
 
 /// Collective over the processes. Start-up that waits says every 30 s which ranks
