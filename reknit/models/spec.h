@@ -21,7 +21,8 @@ struct ModelSpec {
   std::string model_type;  ///< Hugging Face's word: "opt", "bloom", "gpt2"
   int64_t vocab = 0;
   int64_t hidden = 0;
-  int64_t embed_dim = 0;  ///< width of the embedding and of the output; != hidden has project_in/out
+  int64_t embed_dim =
+      0;  ///< width of the embedding and of the output; != hidden has project_in/out
   int64_t layers = 0;
   int64_t heads = 0;
   int64_t kv_heads = 0;
@@ -30,9 +31,9 @@ struct ModelSpec {
   PositionKind position = PositionKind::kLearned;
   int64_t position_offset = 0;  ///< OPT: 2
   ops::Activation activation = ops::Activation::kRelu;
-  bool norm_before = true;   ///< false: post-layernorm (OPT-350m)
-  bool embed_norm = false;   ///< BLOOM
-  bool final_norm = true;    ///< OPT-350m has none
+  bool norm_before = true;  ///< false: post-layernorm (OPT-350m)
+  bool embed_norm = false;  ///< BLOOM
+  bool final_norm = true;   ///< OPT-350m has none
   bool interleaved_qkv = false;
   bool residual_after_norm = false;  ///< BLOOM's apply_residual_connection_post_layernorm
   bool tied_head = true;

@@ -97,7 +97,10 @@ class [[nodiscard]] Gradients {
   const at::Tensor& operator[](size_t param) const { return views_.at(param); }
   GroupId group() const { return group_; }
   /// Ends the lease in an orderly way; called by ParamSource::reduce only.
-  void close() noexcept { owner_ = nullptr; views_.clear(); }
+  void close() noexcept {
+    owner_ = nullptr;
+    views_.clear();
+  }
 
  private:
   LeaseOwner* owner_;
