@@ -1,0 +1,62 @@
+// JSON as the model files of others use it, read strictly.
+#include "reknit/checkpoint/json_text.h"
+
+#include <nlohmann/json.hpp>
+
+#include <set>
+
+#include "reknit/base/error.h"
+#include "reknit/checkpoint/mapped_file.h"
+
+namespace reknit {
+namespace {
+
+using Json = nlohmann::json;
+constexpr size_t kMaxDepth = 64;
+
+}  // namespace
+
+Json parse_json(std::string_view text, const std::string& where) {
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  const auto watch = [&](int, Json::parse_event_t event, Json& value) {
+    if (event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start) {
+      keys.emplace_back();
+      require<InputError>(keys.size() <= kMaxDepth, where, " is nested deeper than ", kMaxDepth);
+    } else if (event == Json::parse_event_t::object_end ||
+               event == Json::parse_event_t::array_end) {
+      keys.pop_back();
+    } else if (event == Json::parse_event_t::key) {
+      const bool fresh = keys.back().insert(value.get_ref<const std::string&>()).second;
+      require<InputError>(fresh, where, " names the key ", json_excerpt(value), " twice");
+    }
+    return true;
+  };
+  try {
+    return Json::parse(text.begin(), text.end(), watch);
+  } catch (const Json::parse_error& error) {
+    const std::string message = error.what();  // "[json.exception...] parse error at line ..."
+    const size_t start = message.find("] ");
+    throw InputError(str(where, " is not valid JSON: ",
+                         start == std::string::npos ? message : message.substr(start + 2)));
+  }
+}
+
+Json read_json_object(const std::string& path) {
+  const auto file = MappedFile::open(path);
+  refuse_lfs_stub(*file);
+  Json value = parse_json(file->bytes(), path);
+  require<InputError>(value.is_object(), path, " holds ", value.type_name(), ", not an object");
+  return value;
+}
+
+std::string json_excerpt(const Json& value) {
+  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  constexpr size_t kMaxLength = 80;
+  if (text.size() > kMaxLength) {
+    text.resize(kMaxLength);
+    text += "...";
+  }
+  return text;
+}
+
+}  // namespace reknit
