@@ -227,8 +227,8 @@ void HfFolder::State::open_indexed(const std::string& index) {
     throw_misplaced(index, weight_map, misplaced);
   }
   if (!unlisted.empty()) {
-    log_warning(path, " has ", unlisted.size(), " tensors that ", index,
-                " does not place where they are; they are not used: ", listed(unlisted));
+    log_warning("not used, because ", in_folder(path, index),
+                " does not place it there: ", listed(unlisted));
   }
 }
 

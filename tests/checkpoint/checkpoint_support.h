@@ -47,7 +47,8 @@ inline std::string slurp(const std::string& path) {
 
 /// Runs a script of tests/golden with the Python that has torch; true if it succeeded.
 inline bool run_golden(const std::string& script_and_arguments) {
-  const std::string folder = std::string(REKNIT_TEST_DATA) + "/../golden/";
+  const std::string folder =
+      (std::filesystem::path(REKNIT_TEST_DATA).parent_path() / "golden/").string();
   return std::system((std::string(REKNIT_TEST_PYTHON) + " " + folder + script_and_arguments +
                       " > /dev/null")
                          .c_str()) == 0;

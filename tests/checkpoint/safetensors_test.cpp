@@ -81,7 +81,7 @@ TEST(Safetensors, TensorsOutliveTheFileAndWritingToOneLeavesTheFile) {
 TEST(Safetensors, ReadsDataThatIsNotAligned) {
   const float value = 1.5;
   const std::string data(reinterpret_cast<const char*>(&value), 4);
-  for (const std::string& pad : {"", " ", "  ", "   "}) {
+  for (const char* pad : {"", " ", "  ", "   "}) {
     const auto file = parse("{" + entry("b", "I8", "[1]", "[0,1]") + "," +
                                 entry("w", "F32", "[1]", "[1,5]") + "}" + pad,
                             "\x07" + data);
