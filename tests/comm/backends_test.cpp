@@ -1,6 +1,8 @@
 #include "tests/comm/backends.h"
 
+#include "reknit/base/random.h"
 #include "reknit/base/rank.h"
+#include "reknit/comm/fault.h"
 #include "reknit/comm/threads.h"
 
 namespace reknit::test {
@@ -21,6 +23,22 @@ Backend threads(int size) {
           }};
 }
 
+/// Threads whose every operation starts and ends a little late, in no order.
+Backend late_threads(int size) {
+  return {"late_threads", size, [size](const auto& options, const auto& body) {
+            const auto plan = [](CommKind kind, int64_t index, int rank) {
+              const auto key = mix(mix(static_cast<uint64_t>(kind), index), rank);
+              return Fault{.delay_start = std::chrono::milliseconds(key % 3),
+                           .delay_result = std::chrono::milliseconds((key >> 8) % 3)};
+            };
+            auto group = make_thread_group(size, options);
+            for (auto& rank : group) {
+              rank = make_fault(std::move(rank), plan);
+            }
+            run_threads(std::move(group), std::vector<c10::Device>(size, c10::kCPU), body);
+          }};
+}
+
 }  // namespace
 
 std::vector<Backend> backends() {
@@ -28,6 +46,7 @@ std::vector<Backend> backends() {
   for (int size : {1, 2, 3, 5, 8}) {
     all.push_back(threads(size));
   }
+  all.push_back(late_threads(4));
   return all;
 }
 
