@@ -34,6 +34,11 @@ struct HeadLayout {
   bool interleaved = false;
 };
 
+/// The head slopes of ALiBi (Press et al., "Train short, test long", 2022), [num_heads]
+/// fp32 on CPU: powers of 2^(-8 / n) for n = num_heads a power of two, otherwise those
+/// of the next lower power of two followed by every other one of the next higher.
+at::Tensor alibi_slopes(int64_t num_heads);
+
 struct AttentionOut {
   at::Tensor out;  ///< [N, A D]
   at::Tensor lse;  ///< [A, N] fp32: log of the sum of exponentials, for the backward

@@ -1,0 +1,154 @@
+#include "reknit/kernels/ops.h"
+
+#include "reknit/kernels/cpu_loops.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace reknit::ops {
+namespace {
+
+bool narrow_on_cpu(const at::Tensor& x) {
+  return x.is_cpu() && x.scalar_type() != at::kFloat;
+}
+
+/// ATen keeps the statistics of a 16-bit input in 16 bits on CPU unless weight and
+/// bias are fp32.
+std::optional<at::Tensor> norm_param(const ParamView& param, const at::Tensor& x) {
+  if (!param.present()) {
+    return std::nullopt;
+  }
+  return narrow_on_cpu(x) ? param.read().to(at::kFloat) : param.read();
+}
+
+void add_column_sums(const at::Tensor& d_bias, const at::Tensor& dy) {
+  if (d_bias.defined() && dy.size(0) > 0) {
+    d_bias.add_(at::sum(dy, {0}, false, at::kFloat));
+  }
+}
+
+/// Adds the rows dy[order[begin..end)) in that order to `row`, rounding once.
+template <class T>
+void add_rows(T* row, const T* dy, const int64_t* order, int64_t count, int64_t width,
+              std::vector<float>& sum) {
+  std::copy(row, row + width, sum.begin());
+  for (int64_t i = 0; i < count; ++i) {
+    const T* source = dy + order[i] * width;
+    for (int64_t j = 0; j < width; ++j) {
+      sum[j] += static_cast<float>(source[j]);
+    }
+  }
+  std::copy(sum.begin(), sum.end(), row);
+}
+
+template <class T>
+void embedding_backward_cpu(const T* dy, const int64_t* ids, int64_t count, T* d_table,
+                            int64_t rows, int64_t width) {
+  std::vector<int64_t> order(count);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [ids](int64_t a, int64_t b) { return ids[a] < ids[b]; });
+  std::vector<float> sum(width);
+  for (int64_t begin = 0; begin < count;) {
+    const int64_t id = ids[order[begin]];
+    REKNIT_INVARIANT(id >= 0 && id < rows, "token ", id, " is outside a table of ", rows, " rows");
+    int64_t end = begin + 1;
+    while (end < count && ids[order[end]] == id) {
+      ++end;
+    }
+    add_rows(d_table + id * width, dy, order.data() + begin, end - begin, width, sum);
+    begin = end;
+  }
+}
+
+}  // namespace
+
+at::Tensor linear(const at::Tensor& x, const ParamView& weight, const ParamView& bias) {
+  const at::Tensor weight_t = weight.read().t();
+  return bias.present() ? at::addmm(bias.read(), x, weight_t) : at::mm(x, weight_t);
+}
+
+at::Tensor linear_backward(const at::Tensor& dy, const at::Tensor& x, const ParamView& weight,
+                           const at::Tensor& d_weight, const at::Tensor& d_bias) {
+  if (d_weight.defined() && dy.size(0) > 0) {
+    at::addmm_out(const_cast<at::Tensor&>(d_weight), d_weight, dy.t(), x);
+  }
+  add_column_sums(d_bias, dy);
+  return at::mm(dy, weight.read());
+}
+
+at::Tensor activation(const at::Tensor& x, Activation kind) {
+  switch (kind) {
+    case Activation::kRelu:
+      return at::relu(x);
+    case Activation::kGelu:
+      return at::gelu(x);
+    case Activation::kGeluTanh:
+      return at::gelu(x, "tanh");
+    case Activation::kSilu:
+      return at::silu(x);
+  }
+  throw StateError("an activation outside the enumeration");
+}
+
+at::Tensor activation_backward(const at::Tensor& dy, const at::Tensor& x, Activation kind) {
+  switch (kind) {
+    case Activation::kRelu:
+      return at::threshold_backward(dy, x, 0);
+    case Activation::kGelu:
+      return at::gelu_backward(dy, x);
+    case Activation::kGeluTanh:
+      return at::gelu_backward(dy, x, "tanh");
+    case Activation::kSilu:
+      return at::silu_backward(dy, x);
+  }
+  throw StateError("an activation outside the enumeration");
+}
+
+Normed layer_norm(const at::Tensor& x, const ParamView& weight, const ParamView& bias, double eps) {
+  const auto [y, mean, rstd] =
+      at::native_layer_norm(x, {x.size(-1)}, norm_param(weight, x), norm_param(bias, x), eps);
+  return {y, mean.view({-1}), rstd.view({-1})};
+}
+
+at::Tensor layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, const Normed& saved,
+                               const ParamView& weight, const at::Tensor& d_weight,
+                               const at::Tensor& d_bias) {
+  // ATen's CPU kernel sums the gradients of 16-bit inputs in 16 bits.
+  const auto widened = [&x](const at::Tensor& t) {
+    return narrow_on_cpu(x) ? t.to(at::kFloat) : t;
+  };
+  const std::vector<int64_t> column = {x.size(0), 1};
+  const auto [dx, weight_sums, bias_sums] = at::native_layer_norm_backward(
+      widened(dy), widened(x), {x.size(-1)}, saved.mean.view(column), saved.rstd.view(column),
+      norm_param(weight, x), std::nullopt, {true, d_weight.defined(), false});
+  if (d_weight.defined()) {
+    d_weight.add_(weight_sums);
+  }
+  add_column_sums(d_bias, dy);
+  return dx.to(x.scalar_type());
+}
+
+at::Tensor embedding(const at::Tensor& ids, const ParamView& table) {
+  return at::index_select(table.read(), 0, ids);
+}
+
+void embedding_backward(const at::Tensor& dy, const at::Tensor& ids, const at::Tensor& d_table) {
+  if (!d_table.defined() || ids.numel() == 0) {
+    return;
+  }
+  if (!dy.is_cpu()) {
+    d_table.index_put_({ids}, dy, true);
+    return;
+  }
+  const at::Tensor rows = dy.contiguous();
+  const at::Tensor tokens = ids.contiguous();
+  cpu::with_type(dy.scalar_type(), [&](auto zero) {
+    using T = decltype(zero);
+    embedding_backward_cpu(rows.const_data_ptr<T>(), tokens.const_data_ptr<int64_t>(),
+                           tokens.numel(), d_table.mutable_data_ptr<T>(), d_table.size(0),
+                           d_table.size(1));
+  });
+}
+
+}  // namespace reknit::ops

@@ -1,0 +1,145 @@
+#include "reknit/kernels/update.h"
+
+#include "reknit/kernels/cpu_loops.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace reknit::ops {
+namespace {
+
+/// Elements of one range that are updated together, small enough for the L1 cache.
+constexpr int64_t kBlock = 1024;
+
+/// AdamW's step with its constants folded: m and v move, then
+/// master = master * keep - rate * m / (sqrt(v) * v_scale + eps).
+struct AdamConstants {
+  float beta1, beta2, grad_scale, l2, keep, rate, v_scale, eps;
+};
+
+AdamConstants constants(const AdamStep& step, const UpdateRange& range, float grad_scale) {
+  const double lr = step.lr * range.lr_factor;
+  const auto n = static_cast<double>(step.step);
+  const double correct1 = step.bias_correction ? 1.0 - std::pow(step.beta1, n) : 1.0;
+  const double correct2 = step.bias_correction ? 1.0 - std::pow(step.beta2, n) : 1.0;
+  return {static_cast<float>(step.beta1),
+          static_cast<float>(step.beta2),
+          grad_scale,
+          static_cast<float>(step.decoupled ? 0.0 : range.weight_decay),
+          static_cast<float>(step.decoupled ? 1.0 - lr * range.weight_decay : 1.0),
+          static_cast<float>(lr / correct1),
+          static_cast<float>(1.0 / std::sqrt(correct2)),
+          static_cast<float>(step.eps)};
+}
+
+REKNIT_CPU_CLONES __attribute__((optimize("no-math-errno", "no-trapping-math"))) void adam_block(
+    float* __restrict master, float* __restrict m, float* __restrict v,
+    const float* __restrict grad, int64_t count, const AdamConstants& c) {
+  const AdamConstants k = c;
+  for (int64_t i = 0; i < count; ++i) {
+    const float g = grad[i] * k.grad_scale + k.l2 * master[i];
+    m[i] += (1.0f - k.beta1) * (g - m[i]);
+    v[i] += (1.0f - k.beta2) * (g * g - v[i]);
+    master[i] = master[i] * k.keep - k.rate * m[i] / (__builtin_sqrtf(v[i]) * k.v_scale + k.eps);
+  }
+}
+
+void check_ranges(const AdamState& state, const at::Tensor& grad, const at::Tensor& weight,
+                  const std::vector<UpdateRange>& ranges) {
+  const int64_t n = state.master.numel();
+  REKNIT_INVARIANT(state.exp_avg.numel() == n && state.exp_avg_sq.numel() == n && grad.numel() == n,
+                   "an update of ", n, " elements with moments of ", state.exp_avg.numel(), " and ",
+                   state.exp_avg_sq.numel(), " and a gradient of ", grad.numel());
+  REKNIT_INVARIANT(!weight.defined() || weight.numel() == n, "an update of ", n,
+                   " elements into a weight of ", weight.numel());
+  for (const UpdateRange& range : ranges) {
+    REKNIT_INVARIANT(range.begin >= 0 && range.begin <= range.end && range.end <= n, "the range [",
+                     range.begin, ", ", range.end, ") of ", n, " elements");
+  }
+}
+
+void adam_update_cpu(const AdamState& state, const at::Tensor& grad, float grad_scale,
+                     const at::Tensor& weight, const AdamStep& step,
+                     const std::vector<UpdateRange>& ranges) {
+  auto* master = state.master.mutable_data_ptr<float>();
+  auto* m = state.exp_avg.mutable_data_ptr<float>();
+  auto* v = state.exp_avg_sq.mutable_data_ptr<float>();
+  const auto* g = grad.const_data_ptr<float>();
+  const bool copies = weight.defined() && weight.const_data_ptr() != state.master.const_data_ptr();
+  cpu::with_type(copies ? weight.scalar_type() : at::kFloat, [&](auto zero) {
+    using T = decltype(zero);
+    T* rounded = copies ? weight.mutable_data_ptr<T>() : nullptr;
+    for (const UpdateRange& range : ranges) {
+      const AdamConstants c = constants(step, range, grad_scale);
+      for (int64_t i = range.begin; i < range.end; i += kBlock) {
+        const int64_t count = std::min(kBlock, range.end - i);
+        adam_block(master + i, m + i, v + i, g + i, count, c);
+        if (copies) {
+          std::copy(master + i, master + i + count, rounded + i);
+        }
+      }
+    }
+  });
+}
+
+REKNIT_CPU_CLONES
+double sum_squares_cpu(const float* x, int64_t count) {
+  double lanes[cpu::kLanes] = {};
+  int64_t i = 0;
+  for (; i + cpu::kLanes <= count; i += cpu::kLanes) {
+    for (int64_t l = 0; l < cpu::kLanes; ++l) {
+      lanes[l] += static_cast<double>(x[i + l]) * static_cast<double>(x[i + l]);
+    }
+  }
+  double sum = 0;
+  for (const double lane : lanes) {
+    sum += lane;
+  }
+  for (; i < count; ++i) {
+    sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  }
+  return sum;
+}
+
+}  // namespace
+
+void accumulate(const at::Tensor& dst, const at::Tensor& src) {
+  REKNIT_INVARIANT(dst.numel() == src.numel(), "accumulating ", src.numel(), " elements into ",
+                   dst.numel());
+  dst.add_(src);
+}
+
+at::Tensor sum_squares(const at::Tensor& flat) {
+  if (!flat.is_cpu()) {
+    return flat.to(at::kDouble).square_().sum().view({1});
+  }
+  return at::full({1}, sum_squares_cpu(flat.const_data_ptr<float>(), flat.numel()), at::kDouble);
+}
+
+void adam_update(const AdamState& state, const at::Tensor& grad, const at::Tensor& grad_scale,
+                 const at::Tensor& weight, const AdamStep& step,
+                 const std::vector<UpdateRange>& ranges) {
+  check_ranges(state, grad, weight, ranges);
+  if (state.master.is_cpu()) {
+    adam_update_cpu(state, grad, *grad_scale.const_data_ptr<float>(), weight, step, ranges);
+    return;
+  }
+  for (const UpdateRange& range : ranges) {
+    const auto part = [&range](const at::Tensor& x) {
+      return x.narrow(0, range.begin, range.end - range.begin);
+    };
+    const AdamConstants c = constants(step, range, 1.0f);
+    const at::Tensor master = part(state.master);
+    const at::Tensor m = part(state.exp_avg);
+    const at::Tensor v = part(state.exp_avg_sq);
+    const at::Tensor g = (part(grad) * grad_scale).add_(master, c.l2);
+    m.add_(g - m, 1.0f - c.beta1);
+    v.add_(g.square() - v, 1.0f - c.beta2);
+    master.mul_(c.keep).sub_((m * c.rate).div_(v.sqrt().mul_(c.v_scale).add_(c.eps)));
+    if (weight.defined()) {
+      part(weight).copy_(master);
+    }
+  }
+}
+
+}  // namespace reknit::ops
