@@ -8,17 +8,14 @@
 namespace reknit::ops {
 namespace {
 
-bool narrow_on_cpu(const at::Tensor& x) {
-  return x.is_cpu() && x.scalar_type() != at::kFloat;
+/// ATen's norms keep statistics and sums of 16-bit inputs in 16 bits on CPU: there
+/// they are given fp32.
+at::Tensor widened(const at::Tensor& x) {
+  return x.is_cpu() ? x.to(at::kFloat) : x;
 }
 
-/// ATen keeps the statistics of a 16-bit input in 16 bits on CPU unless weight and
-/// bias are fp32.
-std::optional<at::Tensor> norm_param(const ParamView& param, const at::Tensor& x) {
-  if (!param.present()) {
-    return std::nullopt;
-  }
-  return narrow_on_cpu(x) ? param.read().to(at::kFloat) : param.read();
+std::optional<at::Tensor> widened(const ParamView& param) {
+  return param.present() ? std::make_optional(widened(param.read())) : std::nullopt;
 }
 
 void add_column_sums(const at::Tensor& d_bias, const at::Tensor& dy) {
@@ -107,21 +104,17 @@ at::Tensor activation_backward(const at::Tensor& dy, const at::Tensor& x, Activa
 
 Normed layer_norm(const at::Tensor& x, const ParamView& weight, const ParamView& bias, double eps) {
   const auto [y, mean, rstd] =
-      at::native_layer_norm(x, {x.size(-1)}, norm_param(weight, x), norm_param(bias, x), eps);
-  return {y, mean.view({-1}), rstd.view({-1})};
+      at::native_layer_norm(widened(x), {x.size(-1)}, widened(weight), widened(bias), eps);
+  return {y.to(x.scalar_type()), mean.view({-1}), rstd.view({-1})};
 }
 
 at::Tensor layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, const Normed& saved,
                                const ParamView& weight, const at::Tensor& d_weight,
                                const at::Tensor& d_bias) {
-  // ATen's CPU kernel sums the gradients of 16-bit inputs in 16 bits.
-  const auto widened = [&x](const at::Tensor& t) {
-    return narrow_on_cpu(x) ? t.to(at::kFloat) : t;
-  };
   const std::vector<int64_t> column = {x.size(0), 1};
   const auto [dx, weight_sums, bias_sums] = at::native_layer_norm_backward(
       widened(dy), widened(x), {x.size(-1)}, saved.mean.view(column), saved.rstd.view(column),
-      norm_param(weight, x), std::nullopt, {true, d_weight.defined(), false});
+      widened(weight), std::nullopt, {true, d_weight.defined(), false});
   if (d_weight.defined()) {
     d_weight.add_(weight_sums);
   }
