@@ -146,7 +146,7 @@ def build(out, real):
 
 def main():
     out = pathlib.Path(sys.argv[1])
-    size = float(sys.argv[2]) if len(sys.argv) > 2 else 10
+    size = float(sys.argv[2]) if len(sys.argv) > 2 else 5
     out.mkdir(parents=True, exist_ok=True)
     real = real_text()
     made = build(out, real)
