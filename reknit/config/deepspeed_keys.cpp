@@ -1,0 +1,120 @@
+#include "reknit/config/deepspeed_keys.h"
+
+#include "reknit/config/json_path.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <unordered_map>
+
+namespace reknit {
+namespace {
+
+constexpr KeyAlias kAliases[] = {
+    {"bfloat16", "bf16", false},
+    {"zero_optimization.prefetch_bucket_size", "zero_optimization.stage3_prefetch_bucket_size",
+     false},
+    {"zero_optimization.param_persistence_threshold",
+     "zero_optimization.stage3_param_persistence_threshold", false},
+    {"zero_optimization.model_persistence_threshold",
+     "zero_optimization.stage3_model_persistence_threshold", false},
+    {"zero_optimization.max_live_parameters", "zero_optimization.stage3_max_live_parameters",
+     false},
+    {"zero_optimization.max_reuse_distance", "zero_optimization.stage3_max_reuse_distance", false},
+    {"zero_optimization.gather_16bit_weights_on_model_save",
+     "zero_optimization.stage3_gather_16bit_weights_on_model_save", false},
+    {"zero_optimization.stage3_gather_fp16_weights_on_model_save",
+     "zero_optimization.stage3_gather_16bit_weights_on_model_save"},
+    {"zero_optimization.module_granularity_threshold",
+     "zero_optimization.stage3_module_granularity_threshold", false},
+    {"zero_optimization.use_all_reduce_for_fetch_params",
+     "zero_optimization.stage3_use_all_reduce_for_fetch_params", false},
+    {"zero_optimization.allgather_sequential", "zero_optimization.stage3_allgather_sequential",
+     false},
+    {"zero_optimization.cpu_offload", "zero_optimization.offload_optimizer.device"},
+    {"zero_optimization.cpu_offload_param", "zero_optimization.offload_param.device"},
+    {"zero_optimization.cpu_offload_use_pin_memory",
+     "zero_optimization.offload_optimizer.pin_memory"},
+};
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, change});
+    }
+  }
+  return row[b.size()];
+}
+
+std::string_view last(std::string_view path) {
+  return path.substr(path.rfind('.') + 1);
+}
+
+std::string_view before_last(std::string_view path) {
+  const size_t dot = path.rfind('.');
+  return dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
+}
+
+}  // namespace
+
+const std::vector<KeySpec>& deepspeed_keys() {
+  static const std::vector<KeySpec> keys = [] {
+    std::vector<KeySpec> all;
+    for (const auto& part : {general_keys(), zero_keys(), training_keys()}) {
+      all.insert(all.end(), part.begin(), part.end());
+    }
+    return all;
+  }();
+  return keys;
+}
+
+std::span<const KeyAlias> deepspeed_aliases() {
+  return kAliases;
+}
+
+const KeySpec* find_key(std::string_view path) {
+  static const std::unordered_map<std::string_view, const KeySpec*> index = [] {
+    std::unordered_map<std::string_view, const KeySpec*> map;
+    for (const KeySpec& key : deepspeed_keys()) {
+      map.emplace(key.path, &key);
+    }
+    return map;
+  }();
+  const auto found = index.find(path);
+  return found == index.end() ? nullptr : found->second;
+}
+
+std::string nearest_key(std::string_view path) {
+  const std::string_view name = last(path);
+  if (name.size() > 100) {
+    return "";  // no key's name is near that long
+  }
+  size_t best = std::max<size_t>(2, name.size() / 3) + 1;
+  std::string_view nearest;
+  for (const KeySpec& key : deepspeed_keys()) {
+    if (key.parent() == before_last(path)) {
+      const size_t distance = edit_distance(name, key.name());
+      if (distance < best) {
+        best = distance;
+        nearest = key.path;
+      }
+    }
+  }
+  if (!nearest.empty() && best <= 2) {
+    return std::string(nearest);
+  }
+  for (const KeySpec& key : deepspeed_keys()) {
+    if (key.name() == name && key.name() != "enabled") {
+      return std::string(key.path);
+    }
+  }
+  return std::string(nearest);
+}
+
+}  // namespace reknit
