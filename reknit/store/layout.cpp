@@ -1,0 +1,73 @@
+#include "reknit/store/layout.h"
+
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+
+namespace reknit {
+namespace {
+
+int64_t round_up(int64_t value, int64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+int64_t align_elements(at::ScalarType dtype) {
+  return kAlignBytes / static_cast<int64_t>(c10::elementSize(dtype));
+}
+
+int64_t count_elements(const ParamSpec& param) {
+  int64_t numel = 1;
+  for (const int64_t size : param.shape) {
+    require<UsageError>(size >= 0, "parameter ", param.name, " has a dimension of ", size);
+    numel *= size;
+  }
+  return numel;
+}
+
+int find_or_add(std::vector<SegmentLayout>& segments, const SegmentLayout& wanted) {
+  for (size_t i = 0; i < segments.size(); ++i) {
+    if (segments[i].dtype == wanted.dtype && segments[i].trainable == wanted.trainable &&
+        segments[i].persistent == wanted.persistent) {
+      return static_cast<int>(i);
+    }
+  }
+  segments.push_back(wanted);
+  return static_cast<int>(segments.size()) - 1;
+}
+
+}  // namespace
+
+Run intersect(Run a, Run b) {
+  return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
+}
+
+int64_t SegmentLayout::bytes() const {
+  return padded * static_cast<int64_t>(c10::elementSize(dtype));
+}
+
+GroupLayout GroupLayout::of(const GroupSpec& spec, const LayoutRules& rules) {
+  require<UsageError>(rules.num_shards > 0, "a layout needs at least one shard, got ",
+                      rules.num_shards);
+  GroupLayout layout;
+  for (size_t i = 0; i < spec.params.size(); ++i) {
+    const ParamSpec& param = spec.params[i];
+    const int64_t numel = count_elements(param);
+    SegmentLayout key;
+    key.dtype = param.dtype.value_or(rules.dtype);
+    key.trainable = param.trainable;
+    key.persistent = numel < rules.persistence_threshold;
+    key.num_shards = rules.num_shards;
+    const int index = find_or_add(layout.segments, key);
+    SegmentLayout& segment = layout.segments[index];
+    const int64_t offset = round_up(segment.padded, align_elements(key.dtype));
+    segment.padded = offset + numel;
+    segment.params.push_back(static_cast<int>(i));
+    layout.places.push_back({index, offset, numel});
+  }
+  for (SegmentLayout& segment : layout.segments) {
+    segment.padded = round_up(segment.padded, align_elements(segment.dtype) * segment.num_shards);
+  }
+  return layout;
+}
+
+}  // namespace reknit

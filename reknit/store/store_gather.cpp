@@ -1,0 +1,223 @@
+// Weights: gather, lease, prefetch, release, pin.
+#include "reknit/store/store.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+namespace reknit {
+
+const at::Tensor& Store::gathered_bytes(const Group& group) const {
+  return group.pinned.defined() && pinned_ ? group.pinned : group.slot.bytes();
+}
+
+at::Tensor Store::param_view(const Group& group, int param) const {
+  const ParamPlace& place = group.layout.places[param];
+  const Segment& segment = group.segments[place.segment];
+  const SegmentLayout& layout = group.layout.segments[place.segment];
+  at::Tensor flat = segment.weight;
+  if (!segment.resident) {
+    flat = gathered_bytes(group).narrow(0, segment.slot_offset, layout.bytes()).view(layout.dtype);
+  }
+  return flat.narrow(0, place.offset, place.numel).view(group.spec.params[param].shape);
+}
+
+Full Store::full(GroupId id, Phase phase) {
+  REKNIT_INVARIANT(sealed_ && !updating_, "group ", id, " of store ", settings_.name,
+                   sealed_ ? " was read during an update" : " was read before seal");
+  Group& group = *groups_.at(id);
+  if (group.state->weights() == WeightState::kSharded) {
+    start_gather(id, phase);
+  }
+  if (group.state->weights() == WeightState::kGathering) {
+    finish_gather(group);
+  }
+  const uint64_t lease = group.state->lease(phase);
+  std::vector<ParamView> views;
+  views.reserve(group.spec.params.size());
+  for (size_t i = 0; i < group.spec.params.size(); ++i) {
+    views.emplace_back(&group.spec.params[i].name, param_view(group, static_cast<int>(i)),
+                       group.state, group.state->version(), lease);
+  }
+  Full leased(this, id, lease, std::move(views));
+  prefetch_after(id, phase);
+  return leased;
+}
+
+// One pair per gathered segment: its shard goes out, all of it lands in `bytes`.
+std::vector<GatherPair> Store::gather_pairs(const Group& group, const at::Tensor& bytes) const {
+  std::vector<GatherPair> pairs;
+  for (size_t i = 0; i < group.segments.size(); ++i) {
+    const Segment& segment = group.segments[i];
+    const SegmentLayout& layout = group.layout.segments[i];
+    if (!segment.resident && layout.padded > 0) {
+      pairs.push_back({bytes.narrow(0, segment.slot_offset, layout.bytes()).view(layout.dtype),
+                       segment.weight});
+    }
+  }
+  return pairs;
+}
+
+void Store::start_gather(GroupId id, Phase phase) {
+  Group& group = *groups_[id];
+  std::optional<Slot> slot = find_slot(group.slot_bytes);
+  require<StateError>(slot.has_value(), "no slot of ", group.slot_bytes, " bytes is free for group ",
+                      group.state->name(), ": too many groups are leased at once on rank ",
+                      this_rank().rank);
+  group.state->begin_gather(phase);
+  const Stream& stream = this_rank().gather;
+  slot->order_after_release(stream);
+  stream.wait(weights_written_);
+  const auto pairs = gather_pairs(group, slot->bytes());
+  group.gathering.emplace(comms_.gather->all_gather(std::move(*slot), pairs, stream));
+}
+
+void Store::finish_gather(Group& group) {
+  Pending<Slot> pending = std::move(*group.gathering);
+  group.gathering.reset();
+  group.slot = std::move(pending).wait(this_rank().compute);
+  group.state->finish_gather();
+}
+
+std::optional<Slot> Store::find_slot(int64_t bytes) {
+  while (true) {
+    std::optional<Slot> slot = pool_.try_acquire(bytes);
+    if (slot || !discard_unused(bytes)) {
+      return slot;
+    }
+  }
+}
+
+// Moves to the place of this use in the order: the next occurrence in the direction of
+// the pass, or this same place again where the pass turns round.
+void Store::advance_position(GroupId id, bool backwards) {
+  const auto length = static_cast<int64_t>(order_.size());
+  const int64_t step = backwards ? -1 : 1;
+  const int64_t start = position_.value_or(backwards ? length - 1 : 0);
+  const int64_t first = position_ && backwards_ == backwards ? 1 : 0;
+  backwards_ = backwards;
+  for (int64_t offset = first; offset < first + length; ++offset) {
+    const int64_t place = (start + step * offset + 2 * length) % length;
+    if (order_[place] == id) {
+      position_ = place;
+      return;
+    }
+  }
+}
+
+void Store::prefetch_after(GroupId id, Phase phase) {
+  if (order_.empty() || pinned_ || phase == Phase::kSave) {
+    return;
+  }
+  const bool backwards = phase == Phase::kBackward;
+  advance_position(id, backwards);
+  if (!position_) {
+    return;  // a group outside of the order
+  }
+  const auto length = static_cast<int64_t>(order_.size());
+  for (int64_t ahead = 1; ahead <= settings_.prefetch_depth && ahead < length; ++ahead) {
+    int64_t place = *position_ + (backwards ? -ahead : ahead);
+    if (phase == Phase::kGenerate) {
+      place %= length;  // the next token begins where this one ended
+    }
+    if (place < 0 || place >= length) {
+      return;
+    }
+    const Group& next = *groups_[order_[place]];
+    if (next.state->weights() == WeightState::kSharded && pool_.has_free(next.slot_bytes)) {
+      start_gather(order_[place], phase);
+    }
+  }
+}
+
+void Store::release_full(GroupId id, uint64_t lease) noexcept {
+  Group& group = *groups_[id];
+  const bool last = group.state->release(lease);
+  if (!last || pinned_ || group.keep || group.slot_bytes == 0) {
+    return;
+  }
+  try {
+    discard_full(group);
+  } catch (const std::exception& error) {
+    poison(group, error.what());
+  }
+}
+
+void Store::discard_full(Group& group) {
+  group.state->shard();
+  group.slot.release(this_rank().compute);
+}
+
+// Frees the slot of one group that is gathered without a reader: first prefetched ones,
+// then kept ones (bytes: only slots of that class). The choice depends on the program alone, so it is the same on all ranks.
+bool Store::discard_unused(int64_t bytes) {
+  const auto fits = [&](const Group& group) {
+    return bytes == 0 || SlotPool::class_of(group.slot_bytes) == SlotPool::class_of(bytes);
+  };
+  for (const auto& group : groups_) {
+    if (group->state->weights() == WeightState::kGathering && fits(*group)) {
+      finish_gather(*group);
+      discard_full(*group);
+      return true;
+    }
+  }
+  for (const auto& group : groups_) {
+    if (group->slot && group->state->weights() == WeightState::kFull && fits(*group) &&
+        group->state->readers() == 0) {
+      discard_full(*group);
+      return true;
+    }
+  }
+  return false;
+}
+
+void Store::pin() {
+  REKNIT_INVARIANT(!pinned_, "the store ", settings_.name, " was pinned twice");
+  finish_pass();
+  const RankContext& rank = this_rank();
+  rank.gather.wait(rank.compute);
+  std::vector<std::optional<Pending<at::Tensor>>> pending(groups_.size());
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    Group& group = *groups_[g];
+    if (group.slot_bytes == 0) {
+      continue;
+    }
+    if (!group.pinned.defined()) {
+      group.pinned = new_buffer(group.slot_bytes, at::kByte);
+    }
+    group.state->begin_gather(Phase::kGenerate);
+    pending[g].emplace(
+        comms_.gather->all_gather(group.pinned, gather_pairs(group, group.pinned), rank.gather));
+  }
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    if (pending[g]) {
+      std::move(*pending[g]).wait(rank.compute);
+      groups_[g]->state->finish_gather();
+    }
+  }
+  pinned_ = true;
+}
+
+void Store::unpin() {
+  REKNIT_INVARIANT(pinned_, "the store ", settings_.name, " was unpinned without pin");
+  for (const auto& group : groups_) {
+    if (group->slot_bytes > 0) {
+      group->state->shard();
+#ifdef REKNIT_CHECKED
+      group->pinned.fill_(kPoison);
+#endif
+    }
+  }
+  pinned_ = false;
+}
+
+void Store::release_pinned_memory() {
+  if (pinned_) {
+    unpin();
+  }
+  for (const auto& group : groups_) {
+    group->pinned = at::Tensor();
+  }
+}
+
+}  // namespace reknit

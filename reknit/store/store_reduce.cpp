@@ -1,0 +1,187 @@
+// Gradients: open, reduce, accumulate, and the boundary.
+#include "reknit/kernels/update.h"
+#include "reknit/store/store.h"
+
+#include <ATen/ATen.h>
+
+namespace reknit {
+
+at::Tensor Store::gradient_view(const Group& group, int segment) const {
+  const SegmentLayout& layout = group.layout.segments[segment];
+  return group.gradient_slot.bytes()
+      .narrow(0, group.segments[segment].gradient_offset, layout.bytes())
+      .view(layout.dtype);
+}
+
+Gradients Store::gradients(GroupId id) {
+  Group& group = *groups_.at(id);
+  while (group.state->gradients() == GradientState::kReducing) {
+    finish_oldest_reduce();
+  }
+  const bool first = group.state->gradients() == GradientState::kNone;
+  if (first && group.gradient_bytes > 0) {
+    Slot slot = take_gradient_slot(group.gradient_bytes);
+    slot.order_after_release(this_rank().compute);
+    group.gradient_slot = std::move(slot);
+    group.gradient_slot.bytes().narrow(0, 0, group.gradient_bytes).zero_();
+  }
+  group.state->open_gradients();
+  std::vector<at::Tensor> views(group.spec.params.size());
+  for (size_t i = 0; i < views.size(); ++i) {
+    const ParamPlace& place = group.layout.places[i];
+    if (group.layout.segments[place.segment].trainable) {
+      views[i] = gradient_view(group, place.segment)
+                     .narrow(0, place.offset, place.numel)
+                     .view(group.spec.params[i].shape);
+    }
+  }
+  return Gradients(this, id, std::move(views));
+}
+
+Slot Store::take_gradient_slot(int64_t bytes) {
+  while (true) {
+    std::optional<Slot> slot = find_slot(bytes);
+    if (slot) {
+      return std::move(*slot);
+    }
+    require<StateError>(!reductions_.empty(), "no slot of ", bytes,
+                        " bytes is free for gradients of ", settings_.name,
+                        ": too many groups are open at once on rank ", this_rank().rank);
+    finish_oldest_reduce();
+  }
+}
+
+void Store::reduce(Gradients&& gradients, bool last) {
+  const GroupId id = gradients.group();
+  Group& group = *groups_.at(id);
+  gradients.close();
+  group.state->close_gradients();
+  if (last) {
+    start_reduce(id);
+  }
+}
+
+void Store::start_reduce(GroupId id) {
+  Group& group = *groups_[id];
+  const RankContext& rank = this_rank();
+  group.state->begin_reduce();
+  if (group.gradient_bytes == 0) {
+    group.state->finish_reduce();
+    return;
+  }
+  if (settings_.placement.gradient_shards() == 1) {
+    for (size_t i = 0; i < group.segments.size(); ++i) {
+      if (group.segments[i].grad.defined()) {
+        ops::accumulate(group.segments[i].grad, gradient_view(group, static_cast<int>(i)));
+      }
+    }
+    group.gradient_slot.release(rank.compute);
+    group.state->finish_reduce();
+    return;
+  }
+  rank.reduce.wait(rank.compute);
+  std::vector<ScatterPair> pairs;
+  for (size_t i = 0; i < group.segments.size(); ++i) {
+    const SegmentLayout& layout = group.layout.segments[i];
+    if (layout.trainable && layout.padded > 0) {
+      const at::Tensor full = gradient_view(group, static_cast<int>(i));
+      const Run mine = layout.shard(shard_index());
+      pairs.push_back({full, full.narrow(0, mine.begin, mine.size())});
+    }
+  }
+  group.reducing.emplace(
+      comms_.reduce->reduce_scatter(std::move(group.gradient_slot), pairs, rank.reduce));
+  reductions_.push_back(id);
+  while (reductions_.size() > 1) {
+    finish_oldest_reduce();
+  }
+}
+
+// Adds the reduced piece to the gradient shard, on the reduce stream.
+void Store::finish_oldest_reduce() {
+  Group& group = *groups_[reductions_.front()];
+  reductions_.pop_front();
+  const Stream& stream = this_rank().reduce;
+  Pending<Slot> pending = std::move(*group.reducing);
+  group.reducing.reset();
+  group.gradient_slot = std::move(pending).wait(stream);
+  {
+    const StreamScope scope(stream);
+    for (size_t i = 0; i < group.segments.size(); ++i) {
+      const SegmentLayout& layout = group.layout.segments[i];
+      if (layout.trainable) {
+        const Run mine = layout.shard(shard_index());
+        ops::accumulate(
+            group.segments[i].grad,
+            gradient_view(group, static_cast<int>(i)).narrow(0, mine.begin, mine.size()));
+      }
+    }
+  }
+  group.gradient_slot.release(stream);
+  group.state->finish_reduce();
+}
+
+void Store::drop_gradients(GroupId id) noexcept {
+  Group& group = *groups_[id];
+  poison(group, str("the gradients of group ", group.state->name(),
+                    " were dropped without reduce() on rank ", this_rank().rank));
+}
+
+void Store::finish_pass() {
+  while (!reductions_.empty()) {
+    finish_oldest_reduce();
+  }
+  if (!pinned_) {
+    while (discard_unused()) {
+    }
+  }
+  position_.reset();
+}
+
+void Store::finish_gradients() {
+  finish_pass();
+  const RankContext& rank = this_rank();
+  rank.compute.wait(rank.reduce);
+  sum_over_ranks();
+  for (const auto& group : groups_) {
+    if (group->gradient_bytes > 0) {
+      group->state->mark_reduced();
+    }
+  }
+}
+
+// What reduce() has not summed: all of it under ZeRO 0 and 1, and across shard groups.
+void Store::sum_over_ranks() {
+  const RankContext& rank = this_rank();
+  const Placement& placement = settings_.placement;
+  std::vector<at::Tensor> whole;
+  std::vector<ScatterPair> pairs;
+  std::vector<at::Tensor> pieces;
+  for (const auto& group : groups_) {
+    for (size_t i = 0; i < group->segments.size(); ++i) {
+      const at::Tensor& grad = group->segments[i].grad;
+      if (!grad.defined() || grad.numel() == 0) {
+        continue;
+      }
+      const Run mine = group->layout.segments[i].shard(shard_index());
+      const bool cut_now = placement.gradient_shards() == 1 && placement.optimizer_shards() > 1;
+      pieces.push_back(cut_now ? grad.narrow(0, mine.begin, mine.size()) : grad);
+      if (cut_now) {
+        pairs.push_back({grad, pieces.back()});
+      } else if (placement.gradient_shards() == 1 && placement.shard_size > 1) {
+        whole.push_back(grad);
+      }
+    }
+  }
+  if (!whole.empty()) {
+    comms_.reduce->all_reduce(whole, ReduceOp::kSum, rank.compute).wait(rank.compute);
+  }
+  if (!pairs.empty()) {
+    comms_.reduce->reduce_scatter(pieces, pairs, rank.compute).wait(rank.compute);
+  }
+  if (comms_.replica && !pieces.empty()) {
+    comms_.replica->all_reduce(pieces, ReduceOp::kSum, rank.compute).wait(rank.compute);
+  }
+}
+
+}  // namespace reknit

@@ -1,0 +1,118 @@
+// The optimizer's side: shards out, new versions in.
+#include "reknit/store/store.h"
+
+#include <ATen/ATen.h>
+
+namespace reknit {
+
+std::vector<OptimizerShard> Store::optimizer_shards(bool with_grad) {
+  const Placement& placement = settings_.placement;
+  std::vector<OptimizerShard> shards;
+  for (const auto& group : groups_) {
+    for (size_t i = 0; i < group->segments.size(); ++i) {
+      const Segment& segment = group->segments[i];
+      const SegmentLayout& layout = group->layout.segments[i];
+      if (!layout.trainable) {
+        continue;
+      }
+      const bool whole = placement.optimizer_shards() == 1;
+      const Run mine = whole ? Run{0, layout.padded} : layout.shard(shard_index());
+      const auto piece = [&](const at::Tensor& flat) {
+        return flat.numel() == mine.size() ? flat : flat.narrow(0, mine.begin, mine.size());
+      };
+      OptimizerShard shard{segment.master, with_grad ? piece(segment.grad) : at::Tensor(),
+                           piece(segment.weight), {}};
+      for (const int param : layout.params) {
+        const ParamPlace& place = group->layout.places[param];
+        const Run held = intersect({place.offset, place.offset + place.numel}, mine);
+        if (held.size() > 0) {
+          shard.slices.push_back({&group->spec.params[param],
+                                  {held.begin - mine.begin, held.end - mine.begin},
+                                  held.begin - place.offset});
+        }
+      }
+      shards.push_back(std::move(shard));
+    }
+  }
+  return shards;
+}
+
+std::vector<OptimizerShard> Store::shards() {
+  return optimizer_shards(false);
+}
+
+std::vector<OptimizerShard> Store::begin_update() {
+  REKNIT_INVARIANT(!pinned_ && !updating_, "the store ", settings_.name, " was updated while ",
+                   pinned_ ? "pinned for generation" : "an update was under way");
+  for (const auto& group : groups_) {
+    if (group->gradient_bytes > 0) {
+      group->state->consume_gradients();
+    }
+  }
+  updating_ = true;
+  return optimizer_shards(true);
+}
+
+void Store::end_update() {
+  REKNIT_INVARIANT(updating_, "end_update of ", settings_.name, " without begin_update");
+  updating_ = false;
+  clear_gradients();
+  gather_replicated_weights();
+  for (const auto& group : groups_) {
+    if (group->gradient_bytes > 0) {
+      group->state->raise_version();
+    }
+  }
+  weights_written_.record(this_rank().compute);
+}
+
+void Store::drop_step() {
+  finish_pass();
+  updating_ = false;
+  for (const auto& group : groups_) {
+    if (group->state->gradients() == GradientState::kReduced) {
+      group->state->consume_gradients();
+    }
+  }
+  clear_gradients();
+}
+
+void Store::clear_gradients() {
+  const RankContext& rank = this_rank();
+  rank.compute.wait(rank.reduce);
+  for (const auto& group : groups_) {
+    for (const Segment& segment : group->segments) {
+      if (segment.grad.defined()) {
+        segment.grad.zero_();
+      }
+    }
+  }
+  rank.reduce.wait(rank.compute);
+}
+
+// Weights that are whole on every rank but updated in pieces (ZeRO 1 and 2, persistent
+// parameters): each rank sends its piece, in place.
+void Store::gather_replicated_weights() {
+  if (settings_.placement.optimizer_shards() == 1) {
+    return;
+  }
+  const RankContext& rank = this_rank();
+  std::vector<GatherPair> pairs;
+  std::vector<at::Tensor> keep;
+  for (const auto& group : groups_) {
+    for (size_t i = 0; i < group->segments.size(); ++i) {
+      const SegmentLayout& layout = group->layout.segments[i];
+      if (group->segments[i].resident && layout.trainable && layout.padded > 0) {
+        const at::Tensor& weight = group->segments[i].weight;
+        const Run mine = layout.shard(shard_index());
+        pairs.push_back({weight, weight.narrow(0, mine.begin, mine.size())});
+        keep.push_back(weight);
+      }
+    }
+  }
+  if (!pairs.empty()) {
+    comms_.gather->all_gather(std::move(keep), pairs, rank.compute).wait(rank.compute);
+  }
+}
+
+}  // namespace reknit
