@@ -100,9 +100,9 @@ void GroupState::shard() {
 }
 
 void GroupState::raise_version() {
-  require_state(weights_ == (resident_ ? WeightState::kFull : WeightState::kSharded) &&
-                    leases_.empty(),
-                "update");
+  require_state(
+      weights_ == (resident_ ? WeightState::kFull : WeightState::kSharded) && leases_.empty(),
+      "update");
   ++version_;
   if (resident_) {
     full_version_ = version_;

@@ -77,10 +77,9 @@ void Store::allocate(Group& group) {
     if (layout.trainable) {
       segment.gradient_offset = group.gradient_bytes;
       group.gradient_bytes += layout.bytes();
-      segment.grad =
-          new_buffer(layout.padded / placement.gradient_shards(), at::kFloat);
-      const Run mine = placement.optimizer_shards() == 1 ? Run{0, layout.padded}
-                                                         : layout.shard(shard_index());
+      segment.grad = new_buffer(layout.padded / placement.gradient_shards(), at::kFloat);
+      const Run mine =
+          placement.optimizer_shards() == 1 ? Run{0, layout.padded} : layout.shard(shard_index());
       const int64_t skip = segment.resident ? mine.begin : 0;
       segment.master = layout.dtype == at::kFloat
                            ? segment.weight.narrow(0, skip, mine.size())
@@ -127,8 +126,8 @@ void Store::write(GroupId id, int param, int64_t offset, const at::Tensor& value
                       " was written while its group is gathered");
   const ParamPlace& place = group.layout.places.at(param);
   REKNIT_INVARIANT(offset >= 0 && offset + values.numel() <= place.numel, "elements ", offset,
-                   " to ", offset + values.numel(), " of parameter ",
-                   group.spec.params[param].name, " with ", place.numel);
+                   " to ", offset + values.numel(), " of parameter ", group.spec.params[param].name,
+                   " with ", place.numel);
   Segment& segment = group.segments[place.segment];
   const SegmentLayout& layout = group.layout.segments[place.segment];
   const Run source{place.offset + offset, place.offset + offset + values.numel()};

@@ -24,13 +24,13 @@
 namespace reknit {
 
 struct StoreSettings {
-  std::string name = "model";           ///< appears in errors: "actor"
-  at::ScalarType dtype = at::kFloat;    ///< of weights and of the gradients on the wire
+  std::string name = "model";         ///< appears in errors: "actor"
+  at::ScalarType dtype = at::kFloat;  ///< of weights and of the gradients on the wire
   Placement placement;
-  int64_t persistence_threshold = 0;    ///< elements
-  int prefetch_depth = 1;               ///< groups gathered ahead; 0: none
-  bool training = true;                 ///< false: no gradients, no masters
-  SlotPool::Allocator allocator;        ///< of shards; empty: plain memory on the rank's device
+  int64_t persistence_threshold = 0;  ///< elements
+  int prefetch_depth = 1;             ///< groups gathered ahead; 0: none
+  bool training = true;               ///< false: no gradients, no masters
+  SlotPool::Allocator allocator;      ///< of shards; empty: plain memory on the rank's device
 };
 
 /// A parameter's part of an optimizer shard.

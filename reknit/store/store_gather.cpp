@@ -61,9 +61,9 @@ std::vector<GatherPair> Store::gather_pairs(const Group& group, const at::Tensor
 void Store::start_gather(GroupId id, Phase phase) {
   Group& group = *groups_[id];
   std::optional<Slot> slot = find_slot(group.slot_bytes);
-  require<StateError>(slot.has_value(), "no slot of ", group.slot_bytes, " bytes is free for group ",
-                      group.state->name(), ": too many groups are leased at once on rank ",
-                      this_rank().rank);
+  require<StateError>(slot.has_value(), "no slot of ", group.slot_bytes,
+                      " bytes is free for group ", group.state->name(),
+                      ": too many groups are leased at once on rank ", this_rank().rank);
   group.state->begin_gather(phase);
   const Stream& stream = this_rank().gather;
   slot->order_after_release(stream);
@@ -149,7 +149,8 @@ void Store::discard_full(Group& group) {
 }
 
 // Frees the slot of one group that is gathered without a reader: first prefetched ones,
-// then kept ones (bytes: only slots of that class). The choice depends on the program alone, so it is the same on all ranks.
+// then kept ones (bytes: only slots of that class). The choice depends on the program alone, so it
+// is the same on all ranks.
 bool Store::discard_unused(int64_t bytes) {
   const auto fits = [&](const Group& group) {
     return bytes == 0 || SlotPool::class_of(group.slot_bytes) == SlotPool::class_of(bytes);

@@ -20,8 +20,10 @@ std::vector<OptimizerShard> Store::optimizer_shards(bool with_grad) {
       const auto piece = [&](const at::Tensor& flat) {
         return flat.numel() == mine.size() ? flat : flat.narrow(0, mine.begin, mine.size());
       };
-      OptimizerShard shard{segment.master, with_grad ? piece(segment.grad) : at::Tensor(),
-                           piece(segment.weight), {}};
+      OptimizerShard shard{segment.master,
+                           with_grad ? piece(segment.grad) : at::Tensor(),
+                           piece(segment.weight),
+                           {}};
       for (const int param : layout.params) {
         const ParamPlace& place = group->layout.places[param];
         const Run held = intersect({place.offset, place.offset + place.numel}, mine);

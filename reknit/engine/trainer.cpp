@@ -1,0 +1,76 @@
+#include "reknit/engine/trainer.h"
+
+#include "reknit/base/log.h"
+#include "reknit/optim/grad_norm.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace reknit {
+
+Trainer::Trainer(Store& store, TrainerSettings settings)
+    : store_(store),
+      settings_(std::move(settings)),
+      optimizer_(store, settings_.adam),
+      scaler_(settings_.scaler) {}
+
+double Trainer::loss_scale() const {
+  return scaled() ? scaler_.scale() : 1.0;
+}
+
+StepRecord Trainer::step() {
+  StepRecord record;
+  record.loss_scale = loss_scale();
+  record.lr = settings_.schedule.at(applied_, settings_.lr);
+  store_.finish_gradients();
+  const std::vector<OptimizerShard> shards = store_.begin_update();
+  record.grad_norm = global_grad_norm(store_, shards) / record.loss_scale;
+  ++steps_;
+  if (!std::isfinite(record.grad_norm)) {
+    skip(shards);
+    store_.drop_step();
+    return record;
+  }
+  const double clip =
+      settings_.clip > 0 ? std::min(1.0, settings_.clip / (record.grad_norm + 1e-6)) : 1.0;
+  const at::Tensor grad_scale = at::full({1}, clip / record.loss_scale,
+                                         at::TensorOptions(at::kFloat).device(this_rank().device));
+  optimizer_.update(shards, record.lr, grad_scale);
+  store_.end_update();
+  ++applied_;
+  record.applied = true;
+  if (scaled()) {
+    REKNIT_INVARIANT(scaler_.update(false), "a clean step never ends a run");
+  }
+  return record;
+}
+
+void Trainer::skip(const std::vector<OptimizerShard>& shards) {
+  const Nonfinite found = first_nonfinite(store_, shards);
+  const std::string what = str("step ", steps_, " of ", settings_.name, ": the gradient of ",
+                               found.param, " holds ", found.kind);
+  if (store_.settings().dtype == at::kFloat) {
+    throw NumbersError(what, "lower the learning rate, or look at the data of this step");
+  }
+  const double before = scaler_.scale();
+  if (scaled() && !scaler_.update(true)) {
+    throw NumbersError(str(what, " and the loss scale is at its floor of ", before, " (", skipped(),
+                           " steps were skipped)"),
+                       "the weights or the learning rate do not fit fp16: try bf16");
+  }
+  if (this_rank().rank == 0) {
+    log_warning(what, "; the update was skipped on all ranks (", skipped(), " skipped so far",
+                scaled() ? str(", loss scale ", before, " -> ", scaler_.scale()) : "", ")");
+  }
+}
+
+void Trainer::restore(const State& state) {
+  steps_ = state.steps;
+  applied_ = state.applied;
+  optimizer_.set_step(state.applied);
+  scaler_.restore(state.scaler);
+}
+
+}  // namespace reknit

@@ -1,0 +1,69 @@
+// One optimizer step over a store: boundary, norm, clip, update or collective skip.
+#pragma once
+
+#include "reknit/optim/adamw.h"
+#include "reknit/optim/loss_scaler.h"
+#include "reknit/optim/schedule.h"
+
+#include <cstdint>
+#include <string>
+
+namespace reknit {
+
+struct TrainerSettings {
+  std::string name = "model";  ///< in messages: "actor"
+  double lr = 0.0;
+  Schedule schedule;
+  AdamWSettings adam;
+  double clip = 1.0;          ///< global L2 norm; 0: off
+  LossScalerSettings scaler;  ///< used with fp16 stores only
+};
+
+/// What one step did; the same on every rank.
+struct StepRecord {
+  double lr = 0.0;
+  double grad_norm = 0.0;   ///< global, unscaled, before clipping
+  double loss_scale = 1.0;  ///< of this step
+  bool applied = false;
+};
+
+/// Call order: per step any number of backward passes on the store, each with its loss
+/// multiplied by loss_scale(), then step(). Collective; one thread, the rank's.
+///
+/// inf or NaN in a gradient: fp16 skips the step and follows the scaler, bf16 skips it,
+/// both on all ranks together, counted and said in one line, without moving the schedule;
+/// fp32 throws NumbersError, and so does fp16 at the floor of its scale.
+class Trainer {
+ public:
+  Trainer(Store& store, TrainerSettings settings);
+
+  double loss_scale() const;
+  StepRecord step();
+
+  int64_t steps() const { return steps_; }      ///< calls of step()
+  int64_t applied() const { return applied_; }  ///< updates made
+  int64_t skipped() const { return steps_ - applied_; }
+
+  /// Everything a checkpoint needs besides shards and moments.
+  struct State {
+    int64_t steps = 0;
+    int64_t applied = 0;
+    LossScaler::State scaler{};
+  };
+  State state() const { return {steps_, applied_, scaler_.state()}; }
+  void restore(const State& state);
+  AdamW& optimizer() { return optimizer_; }
+
+ private:
+  bool scaled() const { return store_.settings().dtype == at::kHalf; }
+  void skip(const std::vector<OptimizerShard>& shards);
+
+  Store& store_;
+  TrainerSettings settings_;
+  AdamW optimizer_;
+  LossScaler scaler_;
+  int64_t steps_ = 0;
+  int64_t applied_ = 0;
+};
+
+}  // namespace reknit
