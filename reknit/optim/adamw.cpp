@@ -25,7 +25,7 @@ void AdamW::update(const std::vector<OptimizerShard>& shards, double lr,
     std::vector<ops::UpdateRange> ranges;
     for (const ShardSlice& slice : shards[i].slices) {
       ranges.push_back(
-          {slice.run.begin, slice.run.end, slice.param->decay ? settings_.weight_decay : 0.0, 1.0});
+          {slice.extent.begin, slice.extent.end, slice.param->decay ? settings_.weight_decay : 0.0, 1.0});
     }
     ops::adam_update(states_[i], shards[i].grad, grad_scale, shards[i].weight, step, ranges);
   }

@@ -49,7 +49,7 @@ Nonfinite first_nonfinite(Store& store, const std::vector<OptimizerShard>& shard
   auto* best = found.data_ptr<double>();
   for (const OptimizerShard& shard : shards) {
     for (const ShardSlice& slice : shard.slices) {
-      const at::Tensor flat = shard.grad.narrow(0, slice.run.begin, slice.run.size());
+      const at::Tensor flat = shard.grad.narrow(0, slice.extent.begin, slice.extent.size());
       const auto index = std::find(params.begin(), params.end(), slice.param) - params.begin();
       for (int kind = 0; kind < 2; ++kind) {
         if (holds(flat, kind == 0)) {

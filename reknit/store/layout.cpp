@@ -37,7 +37,7 @@ int find_or_add(std::vector<SegmentLayout>& segments, const SegmentLayout& wante
 
 }  // namespace
 
-Run intersect(Run a, Run b) {
+Extent intersect(Extent a, Extent b) {
   return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
 }
 

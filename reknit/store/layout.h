@@ -33,13 +33,13 @@ struct ParamPlace {
   int64_t numel = 0;
 };
 
-/// A run of elements; empty when begin >= end.
-struct Run {
+/// A range of elements; empty when begin >= end.
+struct Extent {
   int64_t begin = 0;
   int64_t end = 0;
   int64_t size() const { return end > begin ? end - begin : 0; }
 };
-Run intersect(Run a, Run b);
+Extent intersect(Extent a, Extent b);
 
 /// One flat buffer and its equal shards.
 struct SegmentLayout {
@@ -51,7 +51,7 @@ struct SegmentLayout {
   std::vector<int> params;  ///< indices into the group, in order
 
   int64_t shard_numel() const { return padded / num_shards; }
-  Run shard(int index) const { return {index * shard_numel(), (index + 1) * shard_numel()}; }
+  Extent shard(int index) const { return {index * shard_numel(), (index + 1) * shard_numel()}; }
   int64_t bytes() const;
 };
 

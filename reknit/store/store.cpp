@@ -78,8 +78,8 @@ void Store::allocate(Group& group) {
       segment.gradient_offset = group.gradient_bytes;
       group.gradient_bytes += layout.bytes();
       segment.grad = new_buffer(layout.padded / placement.gradient_shards(), at::kFloat);
-      const Run mine =
-          placement.optimizer_shards() == 1 ? Run{0, layout.padded} : layout.shard(shard_index());
+      const Extent mine =
+          placement.optimizer_shards() == 1 ? Extent{0, layout.padded} : layout.shard(shard_index());
       const int64_t skip = segment.resident ? mine.begin : 0;
       segment.master = layout.dtype == at::kFloat
                            ? segment.weight.narrow(0, skip, mine.size())
@@ -130,19 +130,19 @@ void Store::write(GroupId id, int param, int64_t offset, const at::Tensor& value
                    " with ", place.numel);
   Segment& segment = group.segments[place.segment];
   const SegmentLayout& layout = group.layout.segments[place.segment];
-  const Run source{place.offset + offset, place.offset + offset + values.numel()};
-  const auto copy_overlap = [&](const at::Tensor& target, Run held) {
-    const Run both = intersect(source, held);
+  const Extent source{place.offset + offset, place.offset + offset + values.numel()};
+  const auto copy_overlap = [&](const at::Tensor& target, Extent held) {
+    const Extent both = intersect(source, held);
     if (both.size() > 0) {
       target.narrow(0, both.begin - held.begin, both.size())
           .copy_(values.reshape(-1).narrow(0, both.begin - source.begin, both.size()));
     }
   };
   copy_overlap(segment.weight,
-               segment.resident ? Run{0, layout.padded} : layout.shard(shard_index()));
+               segment.resident ? Extent{0, layout.padded} : layout.shard(shard_index()));
   if (segment.master.defined() && layout.dtype != at::kFloat) {
     copy_overlap(segment.master, settings_.placement.optimizer_shards() == 1
-                                     ? Run{0, layout.padded}
+                                     ? Extent{0, layout.padded}
                                      : layout.shard(shard_index()));
   }
   weights_written_.record(this_rank().compute);

@@ -36,8 +36,8 @@ struct StoreSettings {
 /// A parameter's part of an optimizer shard.
 struct ShardSlice {
   const ParamSpec* param = nullptr;
-  Run run;                   ///< elements of the shard
-  int64_t param_offset = 0;  ///< of run.begin inside the flattened parameter
+  Extent extent;                   ///< elements of the shard
+  int64_t param_offset = 0;  ///< of extent.begin inside the flattened parameter
 };
 
 /// What the optimizer works on: this rank's slice of one trainable segment. Tensors are

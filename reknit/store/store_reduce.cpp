@@ -85,7 +85,7 @@ void Store::start_reduce(GroupId id) {
     const SegmentLayout& layout = group.layout.segments[i];
     if (layout.trainable && layout.padded > 0) {
       const at::Tensor full = gradient_view(group, static_cast<int>(i));
-      const Run mine = layout.shard(shard_index());
+      const Extent mine = layout.shard(shard_index());
       pairs.push_back({full, full.narrow(0, mine.begin, mine.size())});
     }
   }
@@ -110,7 +110,7 @@ void Store::finish_oldest_reduce() {
     for (size_t i = 0; i < group.segments.size(); ++i) {
       const SegmentLayout& layout = group.layout.segments[i];
       if (layout.trainable) {
-        const Run mine = layout.shard(shard_index());
+        const Extent mine = layout.shard(shard_index());
         ops::accumulate(
             group.segments[i].grad,
             gradient_view(group, static_cast<int>(i)).narrow(0, mine.begin, mine.size()));
@@ -163,7 +163,7 @@ void Store::sum_over_ranks() {
       if (!grad.defined() || grad.numel() == 0) {
         continue;
       }
-      const Run mine = group->layout.segments[i].shard(shard_index());
+      const Extent mine = group->layout.segments[i].shard(shard_index());
       const bool cut_now = placement.gradient_shards() == 1 && placement.optimizer_shards() > 1;
       pieces.push_back(cut_now ? grad.narrow(0, mine.begin, mine.size()) : grad);
       if (cut_now) {

@@ -16,7 +16,7 @@ std::vector<OptimizerShard> Store::optimizer_shards(bool with_grad) {
         continue;
       }
       const bool whole = placement.optimizer_shards() == 1;
-      const Run mine = whole ? Run{0, layout.padded} : layout.shard(shard_index());
+      const Extent mine = whole ? Extent{0, layout.padded} : layout.shard(shard_index());
       const auto piece = [&](const at::Tensor& flat) {
         return flat.numel() == mine.size() ? flat : flat.narrow(0, mine.begin, mine.size());
       };
@@ -26,7 +26,7 @@ std::vector<OptimizerShard> Store::optimizer_shards(bool with_grad) {
                            {}};
       for (const int param : layout.params) {
         const ParamPlace& place = group->layout.places[param];
-        const Run held = intersect({place.offset, place.offset + place.numel}, mine);
+        const Extent held = intersect({place.offset, place.offset + place.numel}, mine);
         if (held.size() > 0) {
           shard.slices.push_back({&group->spec.params[param],
                                   {held.begin - mine.begin, held.end - mine.begin},
@@ -106,7 +106,7 @@ void Store::gather_replicated_weights() {
       const SegmentLayout& layout = group->layout.segments[i];
       if (group->segments[i].resident && layout.trainable && layout.padded > 0) {
         const at::Tensor& weight = group->segments[i].weight;
-        const Run mine = layout.shard(shard_index());
+        const Extent mine = layout.shard(shard_index());
         pairs.push_back({weight, weight.narrow(0, mine.begin, mine.size())});
         keep.push_back(weight);
       }

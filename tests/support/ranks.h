@@ -1,0 +1,32 @@
+// Runs a test body on several thread ranks with a communicator each.
+#pragma once
+
+#include "reknit/base/rank.h"
+#include "reknit/comm/threads.h"
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace reknit::testing_support {
+
+using RankBody = std::function<void(std::shared_ptr<Communicator> world)>;
+
+/// `body` on `world` CPU ranks; the first error is rethrown here.
+inline void on_ranks(int world, const RankBody& body,
+                     std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
+  auto made = make_thread_group(world, {.name = "world", .timeout = timeout});
+  std::vector<std::shared_ptr<Communicator>> comms;
+  for (auto& comm : made) {
+    comms.push_back(std::move(comm));
+  }
+  run_ranks(
+      std::vector<c10::Device>(world, c10::kCPU), [&](int rank) { body(comms[rank]); },
+      [&](const std::string& reason) {
+        for (const auto& comm : comms) {
+          comm->abort(reason);
+        }
+      });
+}
+
+}  // namespace reknit::testing_support
