@@ -121,8 +121,11 @@ TEST(Store, AViewOfAnOlderLeaseThrowsEvenIfTheGroupIsFullAgain) {
       const Full weights = store.full(1, Phase::kForward);
       old = weights[0];
     }
-    const Full again = store.full(1, Phase::kForward);
-    EXPECT_THAT(state_error([&] { old.read(); }), HasSubstr("after its lease had ended"));
+    {
+      const Full again = store.full(1, Phase::kForward);
+      EXPECT_THAT(state_error([&] { old.read(); }), HasSubstr("after its lease had ended"));
+    }
+    store.finish_pass();
   });
 }
 
