@@ -33,8 +33,8 @@ Json parse_json(std::string_view text, const std::string& where) {
   };
   try {
     return Json::parse(text.begin(), text.end(), watch);
-  } catch (const Json::parse_error& error) {
-    const std::string message = error.what();  // "[json.exception...] parse error at line ..."
+  } catch (const Json::exception& error) {
+    const std::string message = error.what();  // "[json.exception.KIND] ..."
     const size_t start = message.find("] ");
     throw InputError(str(where, " is not valid JSON: ",
                          start == std::string::npos ? message : message.substr(start + 2)));

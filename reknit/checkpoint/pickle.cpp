@@ -129,12 +129,15 @@ struct Tensor {
   std::vector<int64_t> strides;
 };
 
-// (storage, offset, sizes, strides, requires_grad, hooks, ...)
+// (storage, offset, sizes, strides, requires_grad, hooks, bits)
 Tensor read_tensor(const std::string& name, const PickleValue& call, const Archive& archive,
                    const std::string& path) {
   const std::string what = str("tensor ", name, " of ", path);
   require<InputError>(call.items.size() >= 4 && call.items[1]->kind == PickleKind::kInt, what,
                       " is described by ", call.items.size(), " arguments that are not understood");
+  // The seventh holds bits such as "negated" that change what the bytes mean.
+  const bool plain = call.items.size() <= 6 || call.items[6]->items.empty();
+  require<InputError>(plain, what, " is a lazily negated or conjugated view");
   const Storage storage = read_storage(*call.items[0], archive, what);
   const int64_t first = call.items[1]->number;
   Tensor tensor{{name, storage.dtype, read_sizes(call.items[2], what)}, 0, {}};

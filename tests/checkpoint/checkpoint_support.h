@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 namespace reknit {
 
@@ -52,6 +53,16 @@ inline bool run_golden(const std::string& script_and_arguments) {
   return std::system((std::string(REKNIT_TEST_PYTHON) + " " + folder + script_and_arguments +
                       " > /dev/null")
                          .c_str()) == 0;
+}
+
+/// The seed files of tests/fuzz/corpus/<harness>.
+inline std::vector<std::string> fuzz_seeds(const std::string& harness) {
+  std::vector<std::string> paths;
+  const auto folder = std::filesystem::path(REKNIT_TEST_DATA).parent_path() / "fuzz/corpus";
+  for (const auto& entry : std::filesystem::directory_iterator(folder / harness)) {
+    paths.push_back(entry.path().string());
+  }
+  return paths;
 }
 
 /// The sentence of the Error that `call` must throw.

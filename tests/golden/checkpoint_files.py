@@ -91,6 +91,7 @@ def main(folder):
     torch.save({"w": torch.ones(2), "step": 3, "args": [1.5, None, "x", (True,)]}, "mixed.bin")
     torch.save(every_dtype(), "legacy.bin", _use_new_zipfile_serialization=False)
     torch.save(torch.ones(2), "bare.bin")
+    torch.save({"w": torch.complex(torch.ones(2), torch.ones(2)).conj().imag}, "negated.bin")
     torch.save(module, "whole_module.bin")
     rewrite_archive("dtypes.bin", "big_endian.bin",
                     lambda name, data: b"big" if name.endswith("byteorder") else data)
