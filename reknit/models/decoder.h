@@ -11,41 +11,55 @@
 #include "reknit/models/spec.h"
 #include "reknit/store/param_ref.h"
 
+#include <functional>
 #include <memory>
 #include <vector>
 
 namespace reknit {
 
-/// Packed input: tokens [N] int64 with the lengths of its sequences.
+/// Packed input: tokens [N] int64 with the lengths of its sequences. Empty sequences and
+/// an empty batch are fine.
 struct TokenBatch {
   at::Tensor tokens;
   ops::Packing packing;
+
+  /// From host tokens, concatenated. A token outside the model's vocabulary, or a
+  /// sequence without positions, is an InputError naming it: on the device neither
+  /// could be checked without waiting.
+  static TokenBatch of(const std::vector<int64_t>& tokens, std::vector<int64_t> lengths,
+                       const ModelSpec& spec, c10::Device device);
 };
 
-/// What a forward leaves for its backward (chosen by us; freed as backward consumes it).
+/// What a forward leaves for its backward. Consumed by it: memory is given up as the
+/// backward goes, and a second backward throws StateError.
 class Saved;
 
-/// Full activations, or only block inputs (blocks are recomputed in the backward).
+/// Full activations, or only block inputs (blocks are recomputed in the backward, from
+/// the same group lease, bit for bit).
 enum class Checkpointing { kNone, kFull };
 
+/// Stateless apart from constants: one Decoder may serve several stores and threads.
+/// At most one Full and two Gradients (one of them the tied table's) are held at a time.
+/// Every forward throws InputError, before any kernel, if a sequence is longer than the
+/// model's positions. An exception in a backward drops its Gradients, which poisons.
 class Decoder {
  public:
-  explicit Decoder(ModelSpec spec);
+  /// `reduce` null: the identity.
+  explicit Decoder(ModelSpec spec, std::shared_ptr<const BlockReduce> reduce = nullptr);
   ~Decoder();
 
   const ModelSpec& spec() const { return spec_; }
   /// The groups in order, for the store.
   std::vector<GroupSpec> groups() const;
-  /// The order in which a forward opens groups; a backward opens them in reverse.
+  /// The order in which logprobs and values open groups, and prefill and decode too; a
+  /// backward opens them in reverse. forward() leaves out the tied table at the end.
   std::vector<GroupId> forward_order() const;
 
   /// -> final hidden states [N, embed_dim], what the output table or v_head reads.
-  /// With `saved` the backward's needs are kept.
-  at::Tensor forward(ParamSource& params, const TokenBatch& batch, Phase phase,
-                     std::shared_ptr<Saved>* saved = nullptr,
-                     Checkpointing checkpointing = Checkpointing::kNone) const;
+  at::Tensor forward(ParamSource& params, const TokenBatch& batch, Phase phase) const;
 
-  /// Log-probabilities of `targets` [N] int64 (-1: none) -> ops::TokenLogprobs.
+  /// Log-probabilities of `targets` [N] int64 (-1: none) -> ops::TokenLogprobs. With
+  /// `saved` the backward's needs are kept.
   ops::TokenLogprobs logprobs(ParamSource& params, const TokenBatch& batch,
                               const at::Tensor& targets, Phase phase, bool with_entropy,
                               std::shared_ptr<Saved>* saved = nullptr,
@@ -62,14 +76,37 @@ class Decoder {
                        const at::Tensor& d_values) const;
 
   /// Generation: runs the packed prompts, fills the cache, returns the fp32 logits of
-  /// the last token of each prompt [B, V].
+  /// the last token of each prompt [B, table_rows]; zeros for an empty prompt.
   at::Tensor prefill(ParamSource& params, const TokenBatch& batch, const KvView& cache) const;
-  /// One token per row: tokens [B] int64 at positions cache.lengths() -> logits [B, V].
+  /// One token per row: tokens [B] int64 at positions cache.lengths() -> logits as above.
+  /// Nothing waits for the device, and after the first prefill nothing is created on it
+  /// but results: fit for a CUDA graph. See ModelSpec::require_length.
   at::Tensor decode(ParamSource& params, const at::Tensor& tokens, const KvView& cache) const;
 
  private:
+  class DeviceSlopes;
+  /// Reads `hidden` [N, embed_dim] with the output table, or with the value head.
+  using ReadHidden = std::function<void(const at::Tensor& hidden, const ParamView& output)>;
+  /// Its backward: adds into d_output (undefined if frozen) -> d_hidden.
+  using ReadHiddenBackward =
+      std::function<at::Tensor(const ParamView& output, const at::Tensor& d_output)>;
+
+  void check(const TokenBatch& batch) const;
+  void require_head(bool value_head) const;
+  at::Tensor embed(ParamSource& params, const at::Tensor& tokens, const at::Tensor& positions,
+                   Phase phase, Saved* saved) const;
+  at::Tensor blocks_forward(ParamSource& params, const TokenBatch& batch, Phase phase,
+                            Saved* saved) const;
+  void head_forward(ParamSource& params, const at::Tensor& x, Phase phase, Saved* saved,
+                    const ReadHidden& read) const;
+  at::Tensor head_backward(ParamSource& params, Saved& saved, const ReadHiddenBackward& read) const;
+  void blocks_backward(ParamSource& params, Saved& saved, at::Tensor d_x) const;
+  at::Tensor read_logits(ParamSource& params, const at::Tensor& x) const;
+  std::shared_ptr<Saved> start_saving(const TokenBatch& batch, Checkpointing checkpointing) const;
+
   ModelSpec spec_;
-  at::Tensor slopes_;
+  std::shared_ptr<const BlockReduce> reduce_;
+  std::shared_ptr<DeviceSlopes> slopes_;
 };
 
 }  // namespace reknit

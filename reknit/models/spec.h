@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace reknit {
 
@@ -16,10 +17,12 @@ enum class PositionKind {
   kAlibi,    ///< linear biases on attention scores
 };
 
-/// Sizes, kinds and places. Everything downstream is derived from it.
+/// Sizes, kinds and places. Everything downstream is derived from it: the groups and
+/// their parameters, the computation, the names in files. A plain value; host only.
 struct ModelSpec {
-  std::string model_type;  ///< Hugging Face's word: "opt", "bloom", "gpt2"
-  int64_t vocab = 0;
+  std::string model_type;    ///< Hugging Face's word: "opt", "bloom", "gpt2"
+  int64_t vocab = 0;         ///< tokens that exist; the softmax runs over these
+  int64_t padded_vocab = 0;  ///< rows of the tables, if more than `vocab`; 0: no padding
   int64_t hidden = 0;
   int64_t embed_dim =
       0;  ///< width of the embedding and of the output; != hidden has project_in/out
@@ -39,15 +42,29 @@ struct ModelSpec {
   bool tied_head = true;
   double norm_eps = 1e-5;
   double init_std = 0.02;
-  int64_t bos = -1, eos = -1, pad = -1;
+  int64_t bos = -1, eos = -1, pad = -1;  ///< -1: none; eos is the first where there are several
   bool value_head = false;  ///< critic and reward: v_head [1, embed_dim] in place of logits
 
   int64_t head_dim() const { return hidden / heads; }
   ops::HeadLayout head_layout() const { return {heads, kv_heads, head_dim(), interleaved_qkv}; }
 
-  /// Reads config.json (written by transformers 4 or 5). An unknown model_type or a
-  /// setting that is not supported: InputError naming it.
+  int64_t table_rows() const { return padded_vocab > vocab ? padded_vocab : vocab; }
+  /// Reads its logits from the token table (a value head has no use for one).
+  bool tied_output() const { return tied_head && !value_head; }
+
+  /// Reads config.json (written by transformers 4 or 5); absent keys have the defaults
+  /// of the model's configuration class there. Dropout is ignored. An unknown model_type
+  /// or a setting that is not supported: InputError naming key and value. `value_head`
+  /// stays false: only the folder's tensors tell (find_value_head in name_map.h).
   static ModelSpec from_hf(const nlohmann::json& config);
+
+  /// Throws InputError naming both numbers if a sequence of `tokens` has no positions.
+  /// Generation must ask for prompt plus answer: decode cannot know without waiting.
+  void require_length(int64_t tokens) const;
+
+  /// One slope per head (Press et al., "Train Short, Test Long", 2022; heads that are no
+  /// power of two as in BLOOM); empty without ALiBi.
+  std::vector<float> alibi_slopes() const;
 };
 
 }  // namespace reknit

@@ -1,0 +1,143 @@
+#include "reknit/models/block.h"
+
+#include "reknit/models/groups.h"
+
+#include <cmath>
+
+namespace reknit {
+namespace {
+
+/// Norm and residual around one branch; `norm_weight` is the place of its weight, its
+/// bias is the next.
+class Residual {
+ public:
+  Residual(const ModelSpec& spec, const Full& params, int norm_weight)
+      : spec_(spec), params_(params), norm_weight_(norm_weight) {}
+
+  /// -> what the branch reads.
+  at::Tensor enter(const at::Tensor& x, ResidualSaved& saved) const {
+    saved.branch_input = spec_.norm_before ? norm(x, saved) : x;
+    return saved.branch_input;
+  }
+
+  /// `branch` is new memory of ours -> the sublayer's output.
+  at::Tensor leave(const at::Tensor& x, at::Tensor branch, ResidualSaved& saved) const {
+    branch.add_(spec_.norm_before && spec_.residual_after_norm ? saved.branch_input : x);
+    return spec_.norm_before ? branch : norm(branch, saved);
+  }
+
+  /// -> gradient of the sum of residual and branch.
+  at::Tensor leave_backward(const at::Tensor& d_y, ResidualSaved& saved,
+                            const Gradients& gradients) const {
+    return spec_.norm_before ? d_y : norm_backward(d_y, saved, gradients);
+  }
+
+  /// `d_branch_input` is new memory of ours -> gradient of the sublayer's input.
+  at::Tensor enter_backward(const at::Tensor& d_sum, at::Tensor d_branch_input,
+                            ResidualSaved& saved, const Gradients& gradients) const {
+    saved.branch_input.reset();
+    if (!spec_.norm_before) {
+      return d_branch_input.add_(d_sum);
+    }
+    if (spec_.residual_after_norm) {
+      return norm_backward(d_branch_input.add_(d_sum), saved, gradients);
+    }
+    return norm_backward(d_branch_input, saved, gradients).add_(d_sum);
+  }
+
+ private:
+  at::Tensor norm(const at::Tensor& x, ResidualSaved& saved) const {
+    saved.norm_input = x;
+    saved.normed =
+        ops::layer_norm(x, params_[norm_weight_], params_[norm_weight_ + 1], spec_.norm_eps);
+    return saved.normed.y;
+  }
+
+  at::Tensor norm_backward(const at::Tensor& d_y, ResidualSaved& saved,
+                           const Gradients& gradients) const {
+    at::Tensor d_x =
+        ops::layer_norm_backward(d_y, saved.norm_input, saved.normed, params_[norm_weight_],
+                                 gradients[norm_weight_], gradients[norm_weight_ + 1]);
+    saved = {};
+    return d_x;
+  }
+
+  const ModelSpec& spec_;
+  const Full& params_;
+  int norm_weight_;
+};
+
+/// The linear map whose weight is at `weight` and whose bias is the next parameter.
+at::Tensor linear(const at::Tensor& x, const Full& params, int weight) {
+  return ops::linear(x, params[weight], params[weight + 1]);
+}
+
+at::Tensor linear_backward(const at::Tensor& d_y, const at::Tensor& x, const Full& params,
+                           const Gradients& gradients, int weight) {
+  return ops::linear_backward(d_y, x, params[weight], gradients[weight], gradients[weight + 1]);
+}
+
+at::Tensor mlp_backward(const ModelSpec& spec, const Full& params, const Gradients& gradients,
+                        const at::Tensor& d_out, BlockSaved& saved) {
+  at::Tensor activated = std::move(saved.activated);
+  // A ReLU's result is positive exactly where its input is.
+  at::Tensor before = saved.fc1_out.defined() ? std::move(saved.fc1_out) : activated;
+  if (!activated.defined()) {
+    activated = ops::activation(before, spec.activation);
+  }
+  at::Tensor d_activated = linear_backward(d_out, activated, params, gradients, kFc2Weight);
+  activated.reset();
+  const at::Tensor d_before = ops::activation_backward(d_activated, before, spec.activation);
+  d_activated.reset();
+  before.reset();
+  return linear_backward(d_before, saved.mlp.branch_input, params, gradients, kFc1Weight);
+}
+
+}  // namespace
+
+double attention_scale(const ModelSpec& spec) {
+  return 1.0 / std::sqrt(static_cast<double>(spec.head_dim()));
+}
+
+at::Tensor block_forward(const ModelSpec& spec, const Full& params, const at::Tensor& x,
+                         const Attend& attend, const BlockReduce& reduce, BlockSaved* saved) {
+  BlockSaved local;
+  BlockSaved& keep = saved != nullptr ? *saved : local;
+
+  const Residual around_attn(spec, params, kAttnNormWeight);
+  keep.qkv = linear(around_attn.enter(x, keep.attn), params, kQkvWeight);
+  keep.attention = attend(keep.qkv);
+  at::Tensor branch = reduce.after_attention(linear(keep.attention.out, params, kAttnOutWeight));
+  const at::Tensor middle = around_attn.leave(x, std::move(branch), keep.attn);
+
+  const Residual around_mlp(spec, params, kMlpNormWeight);
+  keep.fc1_out = linear(around_mlp.enter(middle, keep.mlp), params, kFc1Weight);
+  keep.activated = ops::activation(keep.fc1_out, spec.activation);
+  branch = reduce.after_mlp(linear(keep.activated, params, kFc2Weight));
+  (spec.activation == ops::Activation::kRelu ? keep.fc1_out : keep.activated).reset();
+  return around_mlp.leave(middle, std::move(branch), keep.mlp);
+}
+
+at::Tensor block_backward(const ModelSpec& spec, const Full& params, Gradients& gradients,
+                          const at::Tensor& d_y, BlockSaved saved, const ops::Packing& packing,
+                          const at::Tensor& slopes) {
+  const Residual around_mlp(spec, params, kMlpNormWeight);
+  at::Tensor d_sum = around_mlp.leave_backward(d_y, saved.mlp, gradients);
+  at::Tensor d_branch = mlp_backward(spec, params, gradients, d_sum, saved);
+  const at::Tensor d_middle =
+      around_mlp.enter_backward(d_sum, std::move(d_branch), saved.mlp, gradients);
+
+  const Residual around_attn(spec, params, kAttnNormWeight);
+  d_sum = around_attn.leave_backward(d_middle, saved.attn, gradients);
+  const at::Tensor d_attention =
+      linear_backward(d_sum, saved.attention.out, params, gradients, kAttnOutWeight);
+  const at::Tensor d_qkv =
+      ops::attention_backward(d_attention, saved.qkv, saved.attention, spec.head_layout(), packing,
+                              attention_scale(spec), slopes);
+  saved.qkv.reset();
+  saved.attention = {};
+  d_branch = linear_backward(d_qkv, saved.attn.branch_input, params, gradients, kQkvWeight);
+  return around_attn.enter_backward(d_sum, std::move(d_branch), saved.attn, gradients);
+}
+
+}  // namespace reknit
