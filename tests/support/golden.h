@@ -1,0 +1,24 @@
+// Expected values that a Python package wrote.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+
+namespace reknit {
+
+/// The folder filled by tests/golden/NAME.py, which is run with the folder as its one
+/// argument the first time; later test processes find it in the temporary folder (keyed
+/// by the script's text). If REKNIT_GOLDEN_DIR is set, its subfolder NAME is taken as
+/// it is and no Python is run. Throws std::runtime_error.
+std::filesystem::path golden_folder(const std::string& name);
+
+/// All tensors of a safetensors file, on CPU.
+std::map<std::string, at::Tensor> read_tensors(const std::filesystem::path& file);
+
+/// The devices that a test can run on: "cpu", and "cuda:0" if there is one.
+std::vector<c10::Device> test_devices();
+
+}  // namespace reknit
