@@ -194,7 +194,7 @@ TEST_P(DecoderOn, FrozenParametersGetNoGradientAndChangeNoOther) {
 }
 
 TEST_P(DecoderOn, PaddedRowsOfTheTableChangeNothingAndGetNoGradient) {
-  for (const std::string& name : {"opt-350m", "opt-untied", "bloom-4-heads"}) {
+  for (const std::string name : {"opt-350m", "opt-untied", "bloom-4-heads"}) {
     SCOPED_TRACE(name);
     GoldenCase c(name);
     PlainSource exact(Decoder(c.spec).groups(), at::kFloat, GetParam());

@@ -1,5 +1,7 @@
 #include "tests/support/golden.h"
 
+#include "reknit/checkpoint/safetensors.h"
+
 #include <ATen/Context.h>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -7,7 +9,6 @@
 
 #include <cstdlib>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 namespace reknit {
@@ -40,13 +41,6 @@ class FileLock {
   int fd_;
 };
 
-at::ScalarType dtype_of(const std::string& name) {
-  static const std::map<std::string, at::ScalarType> dtypes{
-      {"F64", at::kDouble}, {"F32", at::kFloat}, {"F16", at::kHalf}, {"BF16", at::kBFloat16},
-      {"I64", at::kLong},   {"I32", at::kInt},   {"U8", at::kByte},  {"BOOL", at::kBool}};
-  return dtypes.at(name);
-}
-
 }  // namespace
 
 fs::path golden_folder(const std::string& name) {
@@ -71,21 +65,11 @@ fs::path golden_folder(const std::string& name) {
   return folder;
 }
 
-std::map<std::string, at::Tensor> read_tensors(const fs::path& file) {
-  const std::string bytes = read_text(file);
-  uint64_t header_size = 0;
-  std::memcpy(&header_size, bytes.data(), sizeof(header_size));
-  const auto header = nlohmann::json::parse(bytes.substr(8, header_size));
+std::map<std::string, at::Tensor> read_tensors(const fs::path& path) {
+  const SafetensorsFile file(path.string());
   std::map<std::string, at::Tensor> tensors;
-  for (const auto& [name, entry] : header.items()) {
-    if (name == "__metadata__") {
-      continue;
-    }
-    const auto shape = entry.at("shape").get<std::vector<int64_t>>();
-    at::Tensor tensor = at::empty(shape, dtype_of(entry.at("dtype")));
-    const char* begin = bytes.data() + 8 + header_size + entry.at("data_offsets")[0].get<size_t>();
-    std::memcpy(tensor.data_ptr(), begin, tensor.nbytes());
-    tensors.emplace(name, std::move(tensor));
+  for (const TensorInfo& info : file.tensors()) {
+    tensors.emplace(info.name, file.read(info.name));
   }
   return tensors;
 }
