@@ -58,7 +58,8 @@ class Residual {
     at::Tensor d_x =
         ops::layer_norm_backward(d_y, saved.norm_input, saved.normed, params_[norm_weight_],
                                  gradients[norm_weight_], gradients[norm_weight_ + 1]);
-    saved = {};
+    saved.norm_input.reset();
+    saved.normed = {};
     return d_x;
   }
 

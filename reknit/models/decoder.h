@@ -76,7 +76,8 @@ class Decoder {
                        const at::Tensor& d_values) const;
 
   /// Generation: runs the packed prompts, fills the cache, returns the fp32 logits of
-  /// the last token of each prompt [B, table_rows]; zeros for an empty prompt.
+  /// the last token of each prompt [B, table_rows]; for an empty prompt finite
+  /// numbers without meaning.
   at::Tensor prefill(ParamSource& params, const TokenBatch& batch, const KvView& cache) const;
   /// One token per row: tokens [B] int64 at positions cache.lengths() -> logits as above.
   /// Nothing waits for the device, and after the first prefill nothing is created on it

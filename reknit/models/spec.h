@@ -42,7 +42,8 @@ struct ModelSpec {
   bool tied_head = true;
   double norm_eps = 1e-5;
   double init_std = 0.02;
-  int64_t bos = -1, eos = -1, pad = -1;  ///< -1: none, or not in the vocabulary; eos: the first of several
+  int64_t bos = -1, eos = -1,
+          pad = -1;         ///< -1: none, or not in the vocabulary; eos: the first of several
   bool value_head = false;  ///< critic and reward: v_head [1, embed_dim] in place of logits
 
   int64_t head_dim() const { return hidden / heads; }

@@ -1,3 +1,4 @@
+// The names of Hugging Face folders, against those that transformers writes.
 #include "reknit/models/name_map.h"
 
 #include "reknit/base/error.h"

@@ -1,3 +1,4 @@
+// config.json to ModelSpec: defaults, old and new keys, refusals.
 #include "reknit/models/spec.h"
 
 #include "reknit/base/error.h"
