@@ -111,6 +111,8 @@ class Store final : public ParamSource, private LeaseOwner {
   void pin();
   void unpin();
   bool pinned() const { return pinned_; }
+  /// True where no read needs another rank: pinned, or everything is replicated.
+  bool reads_are_local() const;
   /// Gives the memory of the pinned copies back (they are unpinned).
   void release_pinned_memory();
 

@@ -212,6 +212,11 @@ void Store::unpin() {
   pinned_ = false;
 }
 
+bool Store::reads_are_local() const {
+  return pinned_ || std::all_of(groups_.begin(), groups_.end(),
+                                [](const auto& group) { return group->slot_bytes == 0; });
+}
+
 void Store::release_pinned_memory() {
   if (pinned_) {
     unpin();

@@ -1,0 +1,50 @@
+#include "reknit/engine/hybrid.h"
+
+#include <chrono>
+
+namespace reknit {
+
+Hybrid::Hybrid(const Decoder& model, Store& store, HybridSettings settings)
+    : model_(model),
+      store_(store),
+      settings_(settings),
+      cache_(model.spec(), store.settings().dtype, this_rank().device) {}
+
+GenerateLease Hybrid::enter_generation() {
+  REKNIT_INVARIANT(!generating_, store_.settings().name, " is already generating");
+  const auto start = std::chrono::steady_clock::now();
+  if (settings_.mode == GatherMode::kPinned) {
+    store_.pin();
+    this_rank().compute.synchronize();
+  }
+  gather_seconds_ =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  generating_ = true;
+  return GenerateLease(this);
+}
+
+void Hybrid::leave() noexcept {
+  generating_ = false;
+  if (store_.pinned()) {
+    store_.unpin();
+  }
+  if (settings_.release_memory) {
+    store_.release_pinned_memory();
+    cache_.release();
+  }
+}
+
+GenerateLease::~GenerateLease() {
+  if (hybrid_ != nullptr) {
+    hybrid_->leave();
+  }
+}
+
+std::vector<Generation> GenerateLease::generate(const std::vector<GenerationRequest>& requests,
+                                                int64_t batch, const SamplingSettings& settings,
+                                                const TokenSink& sink) {
+  return reknit::generate(hybrid_->model_, hybrid_->store_, hybrid_->cache_, requests, batch,
+                          settings, sink);
+}
+
+}  // namespace reknit
