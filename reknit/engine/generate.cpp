@@ -23,10 +23,10 @@ void check_requests(const ModelSpec& spec, const std::vector<GenerationRequest>&
     const auto length = static_cast<int64_t>(request.prompt.size());
     require<InputError>(length > 0, "prompt ", request.sequence, " has no tokens");
     if (spec.max_positions > 0 && length + settings.max_new_tokens > spec.max_positions) {
-      throw UsageError(str("a prompt of ", length, " tokens and an answer of ",
-                           settings.max_new_tokens, " exceed the model's ", spec.max_positions,
-                           " positions"),
-                       "shorten the prompt or lower --max-new-tokens");
+      throw UsageError(
+          str("a prompt of ", length, " tokens and an answer of ", settings.max_new_tokens,
+              " exceed the model's ", spec.max_positions, " positions"),
+          "shorten the prompt or lower --max-new-tokens");
     }
     for (const int64_t token : request.prompt) {
       require<InputError>(token >= 0 && token < spec.vocab, "prompt ", request.sequence,
@@ -86,8 +86,7 @@ class Batch {
       lengths.push_back(static_cast<int64_t>(requests_[row].prompt.size()));
     }
     lengths_ = to_device(lengths);
-    const TokenBatch batch{to_device(tokens),
-                           ops::Packing::of(lengths, this_rank().device)};
+    const TokenBatch batch{to_device(tokens), ops::Packing::of(lengths, this_rank().device)};
     cache_.reserve(std::max<int64_t>(1, static_cast<int64_t>(requests_.size())),
                    batch.packing.max_length + settings_.max_new_tokens);
     cache_.select(to_device(rows_), at::zeros_like(lengths_));
@@ -96,8 +95,7 @@ class Batch {
   }
 
   at::Tensor decode(const at::Tensor& tokens) {
-    const at::Tensor input =
-        tokens.defined() ? tokens : at::empty({0}, lengths_.options());
+    const at::Tensor input = tokens.defined() ? tokens : at::empty({0}, lengths_.options());
     cache_.select(to_device(rows_), lengths_);
     ++forward_count;
     at::Tensor logits = model_.decode(store_, input, cache_);
@@ -116,8 +114,7 @@ class Batch {
     const auto count = static_cast<int64_t>(rows_.size());
     const auto options = lengths_.options();
     const ops::Sampled sampled = ops::sample(
-        logits,
-        {settings_.temperature, settings_.top_k, settings_.top_p, settings_.vocab},
+        logits, {settings_.temperature, settings_.top_k, settings_.top_p, settings_.vocab},
         to_device(keys), at::full({count}, step, options),
         at::full({count}, settings_.min_new_tokens, options), settings_.eos);
     const at::Tensor tokens = sampled.tokens.cpu();

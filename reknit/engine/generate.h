@@ -18,8 +18,8 @@ struct SamplingSettings {
   int64_t top_k = 0;           ///< 0: off
   double top_p = 1.0;
   uint64_t seed = 1234;
-  int64_t eos = -1;    ///< -1: none, every answer has max_new_tokens
-  int64_t vocab = 0;   ///< columns that may be drawn; 0: all
+  int64_t eos = -1;   ///< -1: none, every answer has max_new_tokens
+  int64_t vocab = 0;  ///< columns that may be drawn; 0: all
 };
 
 /// One prompt and the number that its random stream is keyed by.

@@ -17,8 +17,7 @@ GenerateLease Hybrid::enter_generation() {
     store_.pin();
     this_rank().compute.synchronize();
   }
-  gather_seconds_ =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  gather_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   generating_ = true;
   return GenerateLease(this);
 }

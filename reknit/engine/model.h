@@ -12,8 +12,8 @@ namespace reknit {
 
 /// What a model is loaded for.
 enum class ValueHead {
-  kNone,      ///< a language model
-  kRequired,  ///< InputError if the folder has none
+  kNone,         ///< a language model
+  kRequired,     ///< InputError if the folder has none
   kNewIfAbsent,  ///< a folder without one gets a head drawn from `seed`, said in the log
 };
 

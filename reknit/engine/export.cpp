@@ -1,0 +1,110 @@
+// A model's folder in Hugging Face's form, out of the shards.
+#include "reknit/engine/model.h"
+#include "reknit/models/name_map.h"
+
+#include <ATen/ATen.h>
+
+#include <nlohmann/json.hpp>
+
+namespace reknit {
+namespace {
+
+const char* dtype_name(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return "float32";
+    case at::kHalf:
+      return "float16";
+    case at::kBFloat16:
+      return "bfloat16";
+    default:
+      throw UsageError(str("a model cannot be written as ", c10::toString(dtype)),
+                       "choose fp32, fp16 or bf16");
+  }
+}
+
+nlohmann::json export_config(const Model& model, const HfFolder& source, at::ScalarType dtype) {
+  nlohmann::json config = source.config();
+  config["architectures"] = {hf_architecture(model.decoder.spec())};
+  config[config.contains("dtype") ? "dtype" : "torch_dtype"] = dtype_name(dtype);
+  if (model.decoder.spec().value_head) {
+    config.erase("id2label");
+    config.erase("label2id");
+    config["num_labels"] = 1;
+  }
+  return config;
+}
+
+/// Host copies of one group's parameters at a time: pieces come group by group.
+class GroupReader {
+ public:
+  explicit GroupReader(Store& store) : store_(store) {}
+
+  /// Collective when `piece` is the first of its group.
+  at::Tensor read(const NamePiece& piece) {
+    if (piece.group != group_) {
+      copies_.clear();
+      {
+        const Full weights = store_.full(piece.group, Phase::kSave);
+        for (size_t i = 0; i < store_.spec(piece.group).params.size(); ++i) {
+          copies_.push_back(weights[i].read().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true));
+        }
+      }
+      store_.finish_pass();
+      group_ = piece.group;
+    }
+    const at::Tensor rows =
+        copies_.at(piece.param).narrow(0, piece.row_begin, piece.row_end - piece.row_begin);
+    return piece.transposed ? rows.t() : rows;
+  }
+
+ private:
+  Store& store_;
+  GroupId group_ = -1;
+  std::vector<at::Tensor> copies_;
+};
+
+}  // namespace
+
+void export_model(Model& model, const HfFolder& source, at::ScalarType dtype,
+                  const std::string& path, IfPresent if_present) {
+  std::vector<NamePiece> pieces;
+  for (NamePiece& piece : name_map(model.decoder.spec())) {
+    if (!piece.optional) {
+      pieces.push_back(std::move(piece));
+    }
+  }
+  GroupReader reader(model.store);
+  if (this_rank().rank != 0) {
+    for (const NamePiece& piece : pieces) {
+      reader.read(piece);
+    }
+    model.store.comms().world->barrier();
+    return;
+  }
+  const nlohmann::json config = export_config(model, source, dtype);
+  HfFolderContents contents;
+  contents.config = &config;
+  contents.generation_config =
+      source.generation_config().is_null() ? nullptr : &source.generation_config();
+  contents.files_to_copy = source.tokenizer_files();
+  std::map<std::string, const NamePiece*> by_name;
+  for (const NamePiece& piece : pieces) {
+    std::vector<int64_t> shape = model.store.spec(piece.group).params.at(piece.param).shape;
+    shape[0] = piece.row_end - piece.row_begin;
+    if (piece.transposed) {
+      std::swap(shape[0], shape[1]);
+    }
+    contents.tensors.push_back({piece.hf_name, dtype, shape});
+    by_name[piece.hf_name] = &piece;
+  }
+  write_hf_folder(
+      path, contents,
+      [&](const TensorInfo& info) {
+        return reader.read(*by_name.at(info.name)).to(dtype).contiguous();
+      },
+      if_present);
+  model.store.comms().world->barrier();
+}
+
+}  // namespace reknit
