@@ -1,0 +1,98 @@
+#include "apps/generate_flags.h"
+
+#include "apps/model_settings.h"
+
+#include <CLI/CLI.hpp>
+
+#include <memory>
+
+namespace reknit {
+namespace {
+
+const char* kFooter =
+    "\nExamples:\n"
+    "  reknit generate --model opt-350m --prompt 'The sea is' --max-new-tokens 32\n"
+    "  reknit generate --model opt-350m --prompts prompts.jsonl --max-new-tokens 64 \\\n"
+    "      --temperature 0.8 --top-p 0.95 --batch 16 --out answers.jsonl\n"
+    "\nOne prompt is streamed to the screen; files give one JSON line a prompt.";
+
+void add_flags(CLI::App& app, GenerateOptions& o) {
+  const CLI::Range at_least_zero(int64_t{0}, std::numeric_limits<int64_t>::max(), "0 or more");
+  const std::string group = "Generation";
+  app.add_option("--model", o.model_dir, "A Hugging Face folder, or a name in the local cache")
+      ->required()
+      ->type_name("DIR")
+      ->group(group);
+  app.add_option("--tokenizer", o.tokenizer_dir, "Default: the model's folder")
+      ->type_name("DIR")
+      ->group(group);
+  auto* prompt =
+      app.add_option("--prompt", o.prompt, "One prompt")->type_name("TEXT")->group(group);
+  app.add_option("--prompts", o.prompts, "JSON lines with \"prompt\", \"messages\" or \"tokens\"")
+      ->type_name("FILE...")
+      ->excludes(prompt)
+      ->group(group);
+  app.add_option("--max-new-tokens", o.max_new_tokens, "Tokens an answer may have")
+      ->required()
+      ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max(), "1 or more"))
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--min-new-tokens", o.min_new_tokens, "Tokens before an end is allowed")
+      ->check(at_least_zero)
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--temperature", o.sampling.temperature, "0 is greedy")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--top-k", o.sampling.top_k, "0 is off")
+      ->check(at_least_zero)
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--top-p", o.sampling.top_p, "1 is off")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str()
+      ->group(group);
+  app.add_flag("--chat", o.chat, "Puts prompts through the model's chat template")->group(group);
+  app.add_option("--out", o.out, "JSON lines (default: standard output)")
+      ->type_name("FILE")
+      ->group(group);
+  app.add_option("--zero-stage", o.settings.zero_stage, "3 shards the weights over ranks")
+      ->check(CLI::Range(0, 3))
+      ->type_name("S")
+      ->group("Running");
+}
+
+void finish(GenerateOptions& o, bool has_prompt) {
+  if (!has_prompt && o.prompts.empty()) {
+    throw UsageError("neither --prompt nor --prompts is given", "pass --prompt TEXT");
+  }
+  if (o.min_new_tokens > o.max_new_tokens) {
+    throw UsageError(str("--min-new-tokens ", o.min_new_tokens, " is more than --max-new-tokens ",
+                         o.max_new_tokens));
+  }
+  o.model_dir = require_model("--model", o.model_dir);
+  o.tokenizer_dir = require_model("--tokenizer", o.tokenizer_dir);
+  require_files("--prompts", o.prompts);
+  require_out_file(o.out);
+  finish_run(o);
+  SettingsRequest request;
+  request.trains = false;
+  resolve_model_settings(o, request, o.settings);
+}
+
+}  // namespace
+
+Action add_generate(CLI::App& app, std::function<int(const GenerateOptions&)> run) {
+  auto options = std::make_shared<GenerateOptions>();
+  add_flags(app, *options);
+  add_run_flags(app, *options);
+  app.footer(kFooter);
+  return [&app, options, run = std::move(run)] {
+    finish(*options, app.count("--prompt") > 0);
+    return run(*options);
+  };
+}
+
+}  // namespace reknit

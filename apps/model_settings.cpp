@@ -1,0 +1,181 @@
+#include "apps/model_settings.h"
+
+#include "reknit/base/log.h"
+#include "reknit/config/json_path.h"
+#include "reknit/config/json_text.h"
+
+namespace reknit {
+namespace {
+
+using nlohmann::json;
+
+std::string flag_name(const std::string& model, const std::string& rest) {
+  return model.empty() ? "--" + rest : str("--", model, "-", rest);
+}
+
+std::vector<Setting> flag_settings(const RunOptions& run, const SettingsRequest& request,
+                                   const ModelSettings& own) {
+  std::vector<Setting> flags = request.flags;
+  if (own.zero_stage) {
+    flags.push_back({"zero_optimization.stage", *own.zero_stage,
+                     flag_name(request.model, "zero-stage")});
+  }
+  if (own.learning_rate) {
+    flags.push_back({"optimizer.params.lr", *own.learning_rate,
+                     flag_name(request.model, "learning-rate")});
+  }
+  if (own.weight_decay) {
+    flags.push_back({"optimizer.params.weight_decay", *own.weight_decay,
+                     flag_name(request.model, "weight-decay")});
+  }
+  if (!run.dtype.empty()) {
+    flags.push_back({"fp16.enabled", run.dtype == "fp16", "--dtype"});
+    flags.push_back({"bf16.enabled", run.dtype == "bf16", "--dtype"});
+  }
+  return flags;
+}
+
+/// What fills the gaps, given what the file, --set and the flags have said.
+std::vector<Setting> default_settings(const RunOptions& run, const SettingsRequest& request,
+                                      const json& given, bool has_file) {
+  std::vector<Setting> defaults = request.defaults;
+  auto is_given = [&](const char* path) {
+    const json* value = find_path(given, path);
+    return value != nullptr && !value->is_null() && *value != json("auto");
+  };
+  if (!has_file && run.place.ranks > 1) {
+    defaults.push_back({"zero_optimization.stage", 3, "default"});
+  }
+  if (run.place.cuda && !is_given("fp16.enabled") && !is_given("bf16.enabled")) {
+    defaults.push_back({"bf16.enabled", true, "default"});
+  }
+  if (request.trains) {
+    defaults.push_back({"optimizer.type", "AdamW", "default"});
+  }
+  if (request.default_batch > 0 && !is_given("train_batch_size") &&
+      !is_given("train_micro_batch_size_per_gpu")) {
+    defaults.push_back({"train_micro_batch_size_per_gpu", request.default_batch, "default"});
+  }
+  return defaults;
+}
+
+/// A rate must be given somewhere: by flag, by optimizer, or by the schedule's peak.
+void find_learning_rate(const SettingsRequest& request, const ResolvedSettings& resolved,
+                        const std::string& file, ModelSettings& settings) {
+  DeepSpeedConfig& config = settings.reading.config;
+  const SchedulerConfig& schedule = config.scheduler;
+  if (config.optimizer.lr) {
+    const auto origin = resolved.origins.find("optimizer.params.lr");
+    settings.learning_rate_from = origin == resolved.origins.end() ? file : origin->second;
+    return;
+  }
+  if (schedule.warmup_max_lr || schedule.cycle_max_lr) {
+    config.optimizer.lr = schedule.warmup_max_lr ? schedule.warmup_max_lr : schedule.cycle_max_lr;
+    settings.learning_rate_from = "scheduler.params";
+    return;
+  }
+  if (schedule.type == "LRRangeTest") {
+    config.optimizer.lr = schedule.lr_range_test_min_lr;
+    settings.learning_rate_from = "scheduler.params";
+    return;
+  }
+  settings.reading.findings.push_back(
+      {Severity::kError, request.model, "", "there is no learning rate",
+       str("pass ", flag_name(request.model, "learning-rate"),
+           ", or set optimizer.params.lr in the config",
+           request.model == "actor"    ? " (DeepSpeed-Chat's default is 9.65e-6)"
+           : request.model == "critic" ? " (DeepSpeed-Chat's default is 5e-6)"
+                                       : "")});
+}
+
+void log_findings(const std::string& model, const Findings& findings) {
+  for (const Finding& finding : findings) {
+    const std::string line = (model.empty() ? "" : model + ": ") + to_line(finding);
+    if (finding.severity == Severity::kWarning) {
+      log_warning(line);
+    } else if (finding.severity == Severity::kNote) {
+      log_info(line);
+    }
+  }
+}
+
+}  // namespace
+
+void resolve_model_settings(const RunOptions& run, const SettingsRequest& request,
+                            ModelSettings& settings) {
+  const std::string path =
+      settings.config_file.empty() ? run.config_file : settings.config_file;
+  const std::string file = path.empty() ? "default" : path;
+  std::vector<Setting> overrides;
+  for (const std::string& text : run.sets) {
+    overrides.push_back(parse_set(text));
+  }
+  const std::vector<Setting> flags = flag_settings(run, request, settings);
+  const json given = path.empty() ? json::object() : read_json_file(path);
+  Findings merging;
+  const ResolvedSettings said = resolve_settings(given, file, overrides, flags, {}, merging);
+  Findings ignored;
+  const ResolvedSettings resolved =
+      resolve_settings(given, file, overrides, flags,
+                       default_settings(run, request, said.config, !path.empty()), ignored);
+  const RunShape shape{run.place.ranks, run.place.ranks_from, run.place.nodes,
+                       run.place.nodes_from, request.trains};
+  settings.reading = read_deepspeed(resolved.config, shape, file, resolved.origins);
+  Findings& findings = settings.reading.findings;
+  findings.insert(findings.begin(), merging.begin(), merging.end());
+  if (request.trains) {
+    find_learning_rate(request, resolved, file, settings);
+  }
+  require_valid(findings);
+  if (!run.place.launched || run.place.launched->rendezvous.rank == 0) {
+    log_findings(request.model, findings);
+  }
+  settings.resolved_json = resolved.config.dump(2);
+}
+
+std::vector<std::string> describe(const ConfigReading& reading, const RunShape& shape) {
+  const DeepSpeedConfig& c = reading.config;
+  std::vector<std::string> lines;
+  if (reading.batch.global > 0) {
+    const BatchSizes& b = reading.batch;
+    lines.push_back(str("batch: ", b.global, " sequences a step = ", b.micro, " a rank x ",
+                        b.accumulation, " micro-steps x ", b.ranks, " ranks"));
+  }
+  std::string precision = to_string(c.precision());
+  if (c.fp16.enabled) {
+    precision += c.fp16.loss_scale > 0
+                     ? str(", loss scale ", c.fp16.loss_scale)
+                     : str(", dynamic loss scale from 2^", c.fp16.initial_scale_power, ", window ",
+                           c.fp16.loss_scale_window, ", hysteresis ", c.fp16.hysteresis);
+  }
+  lines.push_back("precision: " + precision + (c.precision() == Precision::kFp32
+                                                   ? ""
+                                                   : ", fp32 masters"));
+  constexpr const char* kSharded[] = {"nothing is sharded", "optimizer states are sharded",
+                                      "optimizer states and gradients are sharded",
+                                      "parameters, gradients and optimizer states are sharded"};
+  lines.push_back(str("ZeRO-", c.zero.stage, ": ", kSharded[c.zero.stage], " over ",
+                      c.zero.mics_shard_size > 0 ? c.zero.mics_shard_size : shape.ranks,
+                      " ranks"));
+  if (c.zero.stage == 3) {
+    lines.push_back(str("parameters under ", c.zero.persistence_threshold,
+                        " elements stay whole; ", c.zero.prefetch_bucket_size,
+                        " elements are gathered ahead"));
+  }
+  lines.push_back(c.gradient_clipping > 0
+                      ? str("gradients are clipped at a global norm of ", c.gradient_clipping)
+                      : std::string("gradients are not clipped"));
+  if (!c.optimizer.type.empty()) {
+    lines.push_back(
+        str("optimizer: ", c.optimizer.type, ", rate ",
+            c.optimizer.lr ? str(*c.optimizer.lr) : "from a flag", ", betas ",
+            c.optimizer.betas[0], " ", c.optimizer.betas[1], ", weight decay ",
+            c.optimizer.weight_decay,
+            c.optimizer.adam_w_mode ? " (decoupled)" : " (added to the gradient)"));
+  }
+  lines.push_back("schedule: " +
+                  (c.scheduler.type.empty() ? std::string("constant rate") : c.scheduler.type));
+  return lines;
+}
+
+}  // namespace reknit

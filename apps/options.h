@@ -1,0 +1,152 @@
+// What each command was asked to do: plain structs that the flags fill. Paths exist
+// and values are in range by the time a command sees them.
+#pragma once
+
+#include "apps/place.h"
+#include "reknit/config/deepspeed.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace reknit {
+
+/// Where and how to run: shared by every command that opens a model.
+struct RunOptions {
+  std::string config_file;        ///< --config; empty: none
+  std::vector<std::string> sets;  ///< --set KEY=VALUE
+  std::optional<int64_t> ranks;
+  std::optional<int64_t> nodes;
+  std::string device;  ///< "cpu", "cuda"; empty: cuda if there is a GPU
+  std::string dtype;   ///< "fp32", "bf16", "fp16"; empty: the config's, else the device's
+  std::optional<int64_t> batch;
+  int64_t seed = 1234;
+  bool deterministic = false;
+  int64_t timeout_s = 600;
+  std::string trace_file;
+  bool share_gpus = false;
+
+  Place place;  ///< as resolved; set after parsing
+};
+
+/// A run folder and how long to run: shared by the commands that train.
+struct TrainOptions : RunOptions {
+  std::optional<int64_t> steps;
+  int64_t num_train_epochs = 1;
+  std::string out;
+  bool overwrite = false;
+  std::optional<int64_t> save_interval;
+  int64_t keep = 2;
+  std::string resume;  ///< "auto" or a checkpoint's folder; empty: a fresh start
+  std::optional<double> time_limit_min;
+  std::optional<int64_t> log_interval;
+  bool deepspeed_chat = false;  ///< --compat deepspeed-chat
+};
+
+/// How to choose the next token. Temperature 0 is greedy.
+struct SamplingOptions {
+  double temperature = 1.0;
+  int64_t top_k = 0;  ///< 0: off
+  double top_p = 1.0;
+};
+
+/// One trained model's settings, the shared ones and its own merged.
+struct ModelSettings {
+  std::optional<int64_t> zero_stage;
+  std::string config_file;  ///< its own; empty: --config
+  std::optional<double> learning_rate;
+  std::optional<double> weight_decay;
+  bool gradient_checkpointing = false;
+
+  ConfigReading reading;         ///< as resolved: no errors; set after parsing
+  std::string resolved_json;     ///< the config that was read, for the run folder
+  std::string learning_rate_from;
+};
+
+enum class LrScheduler { kConstant, kConstantWithWarmup, kLinear, kCosine };
+
+struct PpoOptions : TrainOptions {
+  std::string actor_dir;
+  std::string critic_dir;     ///< empty: the actor's folder with a new value head
+  std::string reference_dir;  ///< empty: the actor's
+  std::string reward_dir;     ///< one of the four rewards, or none: the critic's folder
+  std::string reward_fn;      ///< FILE.py:FUNCTION
+  std::string reward_cmd;
+  std::string reward_rule;
+  bool allow_random_reward = false;
+  std::vector<std::string> prompts;
+  std::string tokenizer_dir;
+
+  int64_t generation_batch = 0;  ///< prompts a rank and generation
+  int64_t training_batch = 0;    ///< sequences a rank and micro-step
+  int64_t generation_batches = 1;
+  int64_t ppo_epochs = 1;
+  int64_t max_prompt_len = 256;
+  int64_t max_answer_len = 256;
+  SamplingOptions sampling;
+
+  double kl_ctl = 0.1;
+  double clip_reward_value = 5;
+  double cliprange = 0.2;
+  double cliprange_value = 0.2;
+  double gamma = 1.0;
+  double lam = 0.95;
+  double unsup_coef = 27.8;
+  double ema_beta = 0.992;
+  bool enable_ema = false;
+  bool align_overflow = false;
+  int64_t num_padding_at_beginning = 1;
+  int64_t save_samples = 0;
+
+  ModelSettings actor;
+  ModelSettings critic;
+  std::optional<int64_t> gradient_accumulation_steps;
+  bool unpin_actor_parameters = false;
+  bool release_inference_cache = false;
+  LrScheduler lr_scheduler = LrScheduler::kConstant;  ///< unless the config has a scheduler
+  int64_t num_warmup_steps = 0;
+};
+
+struct GenerateOptions : RunOptions {
+  std::string model_dir;
+  std::string tokenizer_dir;
+  std::string prompt;                ///< one of the two
+  std::vector<std::string> prompts;  ///< files
+  int64_t max_new_tokens = 0;
+  int64_t min_new_tokens = 0;
+  SamplingOptions sampling{0.0, 0, 1.0};
+  bool chat = false;
+  std::string out;  ///< JSON lines; empty: standard output
+  ModelSettings settings;
+};
+
+struct ScoreOptions : RunOptions {
+  std::string model_dir;
+  std::string tokenizer_dir;
+  std::vector<std::string> inputs;
+  std::string out;
+  ModelSettings settings;
+};
+
+struct InitOptions {
+  std::string config_json;  ///< a model's config.json, or a folder that holds one
+  std::string out;
+  int64_t seed = 1234;
+  Precision dtype = Precision::kFp32;
+  bool value_head = false;
+  bool overwrite = false;
+};
+
+struct CheckOptions {
+  std::string config_file;
+  std::vector<std::string> sets;
+  int64_t ranks = 1;
+  int64_t nodes = 1;
+};
+
+struct EnvOptions {
+  bool json = false;
+};
+
+}  // namespace reknit

@@ -1,0 +1,94 @@
+#include "apps/place.h"
+
+#include "apps/options.h"
+
+namespace reknit {
+namespace {
+
+bool choose_cuda(const RunOptions& options, const std::vector<GpuInfo>& gpus,
+                 const std::vector<std::string>& unusable) {
+  if (options.device == "cpu") {
+    return false;
+  }
+  if (!unusable.empty()) {
+    throw UsageError(unusable.front(), "pass --device cpu to run on the CPU; reknit env says more");
+  }
+  if (options.device == "cuda" && gpus.empty()) {
+    throw UsageError(built_with_cuda() ? "--device cuda: there is no GPU"
+                                       : "--device cuda: this build has no CUDA",
+                     "pass --device cpu; reknit env says what is missing");
+  }
+  return !gpus.empty();
+}
+
+void place_launched(const RunOptions& options, Place& place) {
+  const LaunchedProcess& process = *place.launched;
+  if (options.ranks) {
+    throw UsageError(str("--ranks ", *options.ranks, " under ", process.launcher, ", which started ",
+                         process.rendezvous.world, " ranks"),
+                     "leave --ranks out: the launcher decides");
+  }
+  place.ranks = process.rendezvous.world;
+  place.ranks_from = process.launcher;
+  place.nodes = place.ranks / process.local_world;
+  place.nodes_from = process.launcher;
+}
+
+}  // namespace
+
+std::vector<c10::Device> Place::devices() const {
+  auto device = [&](int64_t local) {
+    return cuda ? c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(local % gpus))
+                : c10::Device(c10::kCPU);
+  };
+  if (launched) {
+    return {device(launched->local_rank)};
+  }
+  std::vector<c10::Device> out;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    out.push_back(device(rank));
+  }
+  return out;
+}
+
+Place resolve_place(const RunOptions& options, const std::vector<GpuInfo>& gpus,
+                    const std::vector<std::string>& unusable,
+                    const std::optional<LaunchedProcess>& launched) {
+  Place place;
+  place.cuda = choose_cuda(options, gpus, unusable);
+  place.gpus = static_cast<int64_t>(gpus.size());
+  place.launched = launched;
+  if (launched) {
+    place_launched(options, place);
+  } else if (options.ranks) {
+    place.ranks = *options.ranks;
+    place.ranks_from = "--ranks";
+  } else if (place.cuda) {
+    place.ranks = place.gpus;
+    place.ranks_from = "visible GPUs";
+  }
+  if (options.nodes) {
+    place.nodes = *options.nodes;
+    place.nodes_from = "--nodes";
+  }
+  const int64_t here = launched ? launched->local_world : place.ranks;
+  // A launcher may show each task its own GPU only: then that one is device 0.
+  const bool own_gpu = launched && place.gpus == 1;
+  if (place.cuda && here > place.gpus && !own_gpu && !options.share_gpus) {
+    throw UsageError(str(here, " ranks (", place.ranks_from, ") on ", place.gpus, " visible GPUs"),
+                     "pass --share-gpus to put several ranks on one GPU");
+  }
+  if (place.ranks % place.nodes != 0) {
+    throw UsageError(str(place.ranks, " ranks (", place.ranks_from, ") do not spread evenly over ",
+                         place.nodes, " nodes (", place.nodes_from, ")"));
+  }
+  return place;
+}
+
+Place resolve_place(const RunOptions& options) {
+  const std::vector<GpuInfo> gpus =
+      options.device == "cpu" ? std::vector<GpuInfo>() : cuda_devices();
+  return resolve_place(options, gpus, unusable_gpus(gpus), launched_process());
+}
+
+}  // namespace reknit

@@ -1,0 +1,208 @@
+#include "apps/run_flags.h"
+
+#include "reknit/checkpoint/hf_folder.h"
+
+#include <CLI/CLI.hpp>
+
+#include <filesystem>
+#include <fstream>
+
+namespace reknit {
+namespace {
+
+namespace fs = std::filesystem;
+
+const CLI::Range kAtLeastOne(int64_t{1}, std::numeric_limits<int64_t>::max(), "1 or more");
+
+/// A writer that this build does not have: any use of its flag is an error.
+void add_missing_writer(CLI::App& app, const std::string& name, const std::string& value) {
+  auto refuse = [name](const CLI::results_t&) -> bool {
+    throw UsageError(str(name, ": this writer is not built in"),
+                     "leave it out: metrics.jsonl in --out has the same numbers, a line a step");
+  };
+  app.add_option(name, refuse, str("Not built in; metrics.jsonl has the same numbers"))
+      ->expected(0, 1)
+      ->type_name(value)
+      ->group("Run folder");
+}
+
+bool has_content(const std::string& folder) {
+  return fs::exists(folder) && (!fs::is_directory(folder) || !fs::is_empty(folder));
+}
+
+}  // namespace
+
+void add_seed_flag(CLI::App& app, int64_t& seed) {
+  app.add_option("--seed", seed, "Key of every random stream")
+      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max(), "0 or more"))
+      ->type_name("S")
+      ->capture_default_str()
+      ->group("Running");
+}
+
+void add_run_flags(CLI::App& app, RunOptions& o) {
+  const std::string running = "Running";
+  app.add_option("--config", o.config_file, "A DeepSpeed JSON config (comments are fine)")
+      ->type_name("FILE")
+      ->group(running);
+  app.add_option("--set", o.sets, "Overrides one key of it: zero_optimization.stage=3")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->group(running);
+  app.add_option("--ranks", o.ranks, "Ranks, as threads (default: all GPUs, or 1 on the CPU)")
+      ->check(kAtLeastOne)
+      ->type_name("N")
+      ->group(running);
+  app.add_option("--nodes", o.nodes, "Spreads them over N equal nodes (default: the launcher's)")
+      ->check(kAtLeastOne)
+      ->type_name("N")
+      ->group(running);
+  app.add_option("--device", o.device, "cpu or cuda (default: cuda if there is a GPU)")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->type_name("D")
+      ->group(running);
+  app.add_flag("--share-gpus", o.share_gpus, "Allows more ranks than GPUs")->group(running);
+  app.add_option("--dtype", o.dtype, "fp32, bf16, fp16 (default: the config's; else bf16, CPU fp32)")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->type_name("T")
+      ->group(running);
+  app.add_option("--batch", o.batch, "Sequences a rank at a time")
+      ->check(kAtLeastOne)
+      ->type_name("B")
+      ->group(running);
+  add_seed_flag(app, o.seed);
+  app.add_flag("--deterministic", o.deterministic, "Sums in a fixed order")->group(running);
+  app.add_option("--timeout", o.timeout_s, "Seconds a collective may take")
+      ->check(kAtLeastOne)
+      ->type_name("SECONDS")
+      ->capture_default_str()
+      ->group(running);
+  app.add_option("--trace", o.trace_file, "Life of every group as a Chrome trace")
+      ->type_name("FILE")
+      ->group(running);
+}
+
+void add_train_flags(CLI::App& app, TrainOptions& o) {
+  add_run_flags(app, o);
+  const std::string folder = "Run folder";
+  app.add_option("--steps", o.steps, "Optimizer steps (default: one pass over the data)")
+      ->check(kAtLeastOne)
+      ->type_name("N")
+      ->group("Running");
+  app.add_option("--num-train-epochs", o.num_train_epochs, "Passes over the data")
+      ->check(kAtLeastOne)
+      ->type_name("N")
+      ->capture_default_str()
+      ->group("Running");
+  app.add_option_function<std::string>(
+         "--compat",
+         [&o](const std::string& value) { o.deepspeed_chat = value == "deepspeed-chat"; },
+         "strict (default) or deepspeed-chat: its per-rank means and index rules")
+      ->check(CLI::IsMember({"strict", "deepspeed-chat"}))
+      ->type_name("MODE")
+      ->group("Running");
+  app.add_option("--out", o.out, "Run folder: metrics.jsonl, checkpoints, models")
+      ->type_name("DIR")
+      ->group(folder);
+  app.add_flag("--overwrite", o.overwrite, "Allows a run folder that is not empty")->group(folder);
+  app.add_option("--save-interval", o.save_interval, "Steps between checkpoints (default: none)")
+      ->check(kAtLeastOne)
+      ->type_name("N")
+      ->group(folder);
+  app.add_option("--keep", o.keep, "Checkpoints kept")
+      ->check(kAtLeastOne)
+      ->type_name("K")
+      ->capture_default_str()
+      ->group(folder);
+  app.add_option("--resume", o.resume, "auto: the newest in --out, else a fresh start; or a folder")
+      ->type_name("auto|DIR")
+      ->group(folder);
+  app.add_option("--time-limit", o.time_limit_min, "Saves and ends after so many minutes")
+      ->check(CLI::PositiveNumber)
+      ->type_name("MIN")
+      ->group(folder);
+  app.add_option("--log-interval", o.log_interval, "Steps between printed lines")
+      ->check(kAtLeastOne)
+      ->type_name("N")
+      ->group(folder);
+  add_missing_writer(app, "--tensorboard", "[DIR]");
+  add_missing_writer(app, "--wandb", "PROJECT");
+}
+
+void require_file(const std::string& flag, const std::string& path) {
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) {
+    throw InputError(str(flag, " ", path, ": there is no such file"), "check the path");
+  }
+  if (fs::is_directory(path, ignored)) {
+    throw InputError(str(flag, " ", path, " is a folder, not a file"), "name a file in it");
+  }
+  if (!std::ifstream(path).is_open()) {
+    throw InputError(str(flag, " ", path, " cannot be read"), "check its permissions");
+  }
+}
+
+void require_files(const std::string& flag, const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) {
+    require_file(flag, path);
+  }
+}
+
+void require_out_file(const std::string& path) {
+  if (path.empty()) {
+    return;
+  }
+  if (fs::is_directory(path)) {
+    throw UsageError(str("--out ", path, " is a folder, not a file"), "name a file in it");
+  }
+  const fs::path folder = fs::absolute(path).parent_path();
+  if (!fs::is_directory(folder)) {
+    throw UsageError(str("--out ", path, ": there is no folder ", folder.string()), "make it first");
+  }
+}
+
+std::string require_model(const std::string& flag, const std::string& path) {
+  if (path.empty()) {
+    return "";
+  }
+  try {
+    return find_hf_folder(path);
+  } catch (const InputError& error) {
+    throw InputError(str(flag, ": ", error.what()), error.help());
+  }
+}
+
+void finish_run(RunOptions& o) {
+  if (!o.config_file.empty()) {
+    require_file("--config", o.config_file);
+  }
+  if (!o.trace_file.empty()) {
+    const fs::path folder = fs::absolute(o.trace_file).parent_path();
+    if (!fs::is_directory(folder)) {
+      throw UsageError(str("--trace ", o.trace_file, ": there is no folder ", folder.string()));
+    }
+  }
+  o.place = resolve_place(o);
+}
+
+void finish_train(TrainOptions& o) {
+  const bool resumes_here = o.resume == "auto";
+  if (o.out.empty() && (o.save_interval || resumes_here)) {
+    throw UsageError(str(o.save_interval ? "--save-interval" : "--resume auto",
+                         " needs a run folder"),
+                     "pass --out DIR");
+  }
+  if (!o.resume.empty() && !resumes_here && !fs::is_directory(o.resume)) {
+    throw InputError(str("--resume ", o.resume, ": there is no such folder"),
+                     "name a checkpoint's folder, or auto");
+  }
+  if (!o.out.empty() && o.resume.empty() && !o.overwrite && has_content(o.out)) {
+    throw UsageError(str("--out ", o.out, " is not empty"),
+                     "pass --resume auto to go on with it, --overwrite to start again in it, or "
+                     "another folder");
+  }
+  finish_run(o);
+}
+
+}  // namespace reknit
