@@ -62,16 +62,17 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
 
 void throw_parse_error(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App& command = innermost(app);
-  const std::string see = str("reknit ", &command == &app ? "" : command.get_name() + " ", "--help");
+  const std::string see =
+      str("reknit ", &command == &app ? "" : command.get_name() + " ", "--help");
   const std::vector<std::string> left = command.remaining(true);
   if (!left.empty()) {
     const std::string name = left.front().substr(0, left.front().find('='));
     const bool flag = name.starts_with("-");
     const std::string near =
         nearest_name(name, flag ? flag_names(command) : command_names(command));
-    throw UsageError(str(flag                ? "there is no flag "
+    throw UsageError(str(flag               ? "there is no flag "
                          : &command == &app ? "there is no command "
-                                             : "there is nothing to do with ",
+                                            : "there is nothing to do with ",
                          name),
                      near.empty() ? see + " lists what there is" : str("did you mean ", near, "?"));
   }

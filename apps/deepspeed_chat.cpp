@@ -140,7 +140,8 @@ std::vector<std::string> translate_deepspeed_chat(const std::vector<std::string>
       continue;
     }
     if (flag->fate == kAlias) {
-      out.push_back(str("--", flag->ours, equals == std::string::npos ? "" : args[i].substr(equals)));
+      out.push_back(
+          str("--", flag->ours, equals == std::string::npos ? "" : args[i].substr(equals)));
       continue;
     }
     std::vector<std::string> values = equals == std::string::npos

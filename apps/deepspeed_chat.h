@@ -18,9 +18,9 @@ enum class ChatFate {
 };
 
 struct ChatFlag {
-  std::string_view name;       ///< without dashes, "-" for "_"
+  std::string_view name;  ///< without dashes, "-" for "_"
   ChatKind kind;
-  std::string_view standard;   ///< DeepSpeed-Chat's default; empty: none
+  std::string_view standard;  ///< DeepSpeed-Chat's default; empty: none
   ChatFate fate;
   std::string_view ours = {};  ///< kAlias: the name it stands for
   std::string_view sentence = {};

@@ -61,8 +61,8 @@ std::string too_old(const GpuInfo& gpu) {
     return "";
   }
   return str(gpu.name, " has compute capability ", gpu.major, ".", gpu.minor, "; ", kOldestMajor,
-             ".0 is the oldest that is supported", gpu.major == 7 ? " (Volta and Turing are not)"
-                                                                  : "");
+             ".0 is the oldest that is supported",
+             gpu.major == 7 ? " (Volta and Turing are not)" : "");
 }
 
 std::vector<std::string> unusable_gpus(const std::vector<GpuInfo>& usable) {
@@ -74,9 +74,8 @@ std::vector<std::string> unusable_gpus(const std::vector<GpuInfo>& usable) {
   }
   if (usable.empty()) {
     for (const std::string& model : nvidia_models()) {
-      out.push_back(built_with_cuda()
-                        ? str(model, " is there, but the CUDA driver shows no device")
-                        : str(model, " is there, but this build has no CUDA"));
+      out.push_back(built_with_cuda() ? str(model, " is there, but the CUDA driver shows no device")
+                                      : str(model, " is there, but this build has no CUDA"));
     }
   }
   for (const std::string& model : amd_models()) {

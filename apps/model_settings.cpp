@@ -17,12 +17,12 @@ std::vector<Setting> flag_settings(const RunOptions& run, const SettingsRequest&
                                    const ModelSettings& own) {
   std::vector<Setting> flags = request.flags;
   if (own.zero_stage) {
-    flags.push_back({"zero_optimization.stage", *own.zero_stage,
-                     flag_name(request.model, "zero-stage")});
+    flags.push_back(
+        {"zero_optimization.stage", *own.zero_stage, flag_name(request.model, "zero-stage")});
   }
   if (own.learning_rate) {
-    flags.push_back({"optimizer.params.lr", *own.learning_rate,
-                     flag_name(request.model, "learning-rate")});
+    flags.push_back(
+        {"optimizer.params.lr", *own.learning_rate, flag_name(request.model, "learning-rate")});
   }
   if (own.weight_decay) {
     flags.push_back({"optimizer.params.weight_decay", *own.weight_decay,
@@ -69,14 +69,9 @@ void find_learning_rate(const SettingsRequest& request, const ResolvedSettings& 
     settings.learning_rate_from = origin == resolved.origins.end() ? file : origin->second;
     return;
   }
-  if (schedule.warmup_max_lr || schedule.cycle_max_lr) {
-    config.optimizer.lr = schedule.warmup_max_lr ? schedule.warmup_max_lr : schedule.cycle_max_lr;
-    settings.learning_rate_from = "scheduler.params";
-    return;
-  }
-  if (schedule.type == "LRRangeTest") {
-    config.optimizer.lr = schedule.lr_range_test_min_lr;
-    settings.learning_rate_from = "scheduler.params";
+  if (schedule.warmup_max_lr) {
+    config.optimizer.lr = schedule.warmup_max_lr;
+    settings.learning_rate_from = "scheduler.params.warmup_max_lr";
     return;
   }
   settings.reading.findings.push_back(
@@ -103,8 +98,7 @@ void log_findings(const std::string& model, const Findings& findings) {
 
 void resolve_model_settings(const RunOptions& run, const SettingsRequest& request,
                             ModelSettings& settings) {
-  const std::string path =
-      settings.config_file.empty() ? run.config_file : settings.config_file;
+  const std::string path = settings.config_file.empty() ? run.config_file : settings.config_file;
   const std::string file = path.empty() ? "default" : path;
   std::vector<Setting> overrides;
   for (const std::string& text : run.sets) {
@@ -118,8 +112,8 @@ void resolve_model_settings(const RunOptions& run, const SettingsRequest& reques
   const ResolvedSettings resolved =
       resolve_settings(given, file, overrides, flags,
                        default_settings(run, request, said.config, !path.empty()), ignored);
-  const RunShape shape{run.place.ranks, run.place.ranks_from, run.place.nodes,
-                       run.place.nodes_from, request.trains};
+  const RunShape shape{run.place.ranks, run.place.ranks_from, run.place.nodes, run.place.nodes_from,
+                       request.trains};
   settings.reading = read_deepspeed(resolved.config, shape, file, resolved.origins);
   Findings& findings = settings.reading.findings;
   findings.insert(findings.begin(), merging.begin(), merging.end());
@@ -148,30 +142,26 @@ std::vector<std::string> describe(const ConfigReading& reading, const RunShape& 
                      : str(", dynamic loss scale from 2^", c.fp16.initial_scale_power, ", window ",
                            c.fp16.loss_scale_window, ", hysteresis ", c.fp16.hysteresis);
   }
-  lines.push_back("precision: " + precision + (c.precision() == Precision::kFp32
-                                                   ? ""
-                                                   : ", fp32 masters"));
+  lines.push_back("precision: " + precision +
+                  (c.precision() == Precision::kFp32 ? "" : ", fp32 masters"));
   constexpr const char* kSharded[] = {"nothing is sharded", "optimizer states are sharded",
                                       "optimizer states and gradients are sharded",
                                       "parameters, gradients and optimizer states are sharded"};
   lines.push_back(str("ZeRO-", c.zero.stage, ": ", kSharded[c.zero.stage], " over ",
-                      c.zero.mics_shard_size > 0 ? c.zero.mics_shard_size : shape.ranks,
-                      " ranks"));
+                      c.zero.mics_shard_size > 0 ? c.zero.mics_shard_size : shape.ranks, " ranks"));
   if (c.zero.stage == 3) {
-    lines.push_back(str("parameters under ", c.zero.persistence_threshold,
-                        " elements stay whole; ", c.zero.prefetch_bucket_size,
-                        " elements are gathered ahead"));
+    lines.push_back(str("parameters under ", c.zero.persistence_threshold, " elements stay whole; ",
+                        c.zero.prefetch_bucket_size, " elements are gathered ahead"));
   }
   lines.push_back(c.gradient_clipping > 0
                       ? str("gradients are clipped at a global norm of ", c.gradient_clipping)
                       : std::string("gradients are not clipped"));
   if (!c.optimizer.type.empty()) {
-    lines.push_back(
-        str("optimizer: ", c.optimizer.type, ", rate ",
-            c.optimizer.lr ? str(*c.optimizer.lr) : "from a flag", ", betas ",
-            c.optimizer.betas[0], " ", c.optimizer.betas[1], ", weight decay ",
-            c.optimizer.weight_decay,
-            c.optimizer.adam_w_mode ? " (decoupled)" : " (added to the gradient)"));
+    lines.push_back(str("optimizer: ", c.optimizer.type, ", rate ",
+                        c.optimizer.lr ? str(*c.optimizer.lr) : "from a flag", ", betas ",
+                        c.optimizer.betas[0], " ", c.optimizer.betas[1], ", weight decay ",
+                        c.optimizer.weight_decay,
+                        c.optimizer.adam_w_mode ? " (decoupled)" : " (added to the gradient)"));
   }
   lines.push_back("schedule: " +
                   (c.scheduler.type.empty() ? std::string("constant rate") : c.scheduler.type));

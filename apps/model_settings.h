@@ -11,11 +11,11 @@ namespace reknit {
 
 /// What a command adds to the merge.
 struct SettingsRequest {
-  std::string model;               ///< "actor": heads messages; empty for a command's only model
-  bool trains = true;              ///< batch triple and learning rate are needed
-  int64_t default_batch = 0;       ///< micro-batch if nothing gives one; 0: none
-  std::vector<Setting> flags;      ///< what the command's own flags say
-  std::vector<Setting> defaults;   ///< the command's own defaults
+  std::string model;              ///< "actor": heads messages; empty for a command's only model
+  bool trains = true;             ///< batch triple and learning rate are needed
+  int64_t default_batch = 0;      ///< micro-batch if nothing gives one; 0: none
+  std::vector<Setting> flags;     ///< what the command's own flags say
+  std::vector<Setting> defaults;  ///< the command's own defaults
 };
 
 /// Fills settings.reading, resolved_json and learning_rate_from. Throws one UsageError

@@ -59,8 +59,8 @@ struct ModelSettings {
   std::optional<double> weight_decay;
   bool gradient_checkpointing = false;
 
-  ConfigReading reading;         ///< as resolved: no errors; set after parsing
-  std::string resolved_json;     ///< the config that was read, for the run folder
+  ConfigReading reading;      ///< as resolved: no errors; set after parsing
+  std::string resolved_json;  ///< the config that was read, for the run folder
   std::string learning_rate_from;
 };
 

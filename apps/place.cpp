@@ -24,8 +24,8 @@ bool choose_cuda(const RunOptions& options, const std::vector<GpuInfo>& gpus,
 void place_launched(const RunOptions& options, Place& place) {
   const LaunchedProcess& process = *place.launched;
   if (options.ranks) {
-    throw UsageError(str("--ranks ", *options.ranks, " under ", process.launcher, ", which started ",
-                         process.rendezvous.world, " ranks"),
+    throw UsageError(str("--ranks ", *options.ranks, " under ", process.launcher,
+                         ", which started ", process.rendezvous.world, " ranks"),
                      "leave --ranks out: the launcher decides");
   }
   place.ranks = process.rendezvous.world;

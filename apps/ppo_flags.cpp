@@ -143,8 +143,7 @@ void add_constants(CLI::App& app, PpoOptions& o) {
       ->group(group);
   app.add_flag("--enable-ema", o.enable_ema, "Also keeps a moving average: actor_ema")
       ->group(group);
-  app.add_flag("--align-overflow", o.align_overflow,
-               "Actor and critic skip a step together (fp16)")
+  app.add_flag("--align-overflow", o.align_overflow, "Actor and critic skip a step together (fp16)")
       ->group(group);
   app.add_option("--num-padding-at-beginning", o.num_padding_at_beginning,
                  "Pads that start a reward row (--compat deepspeed-chat)")
@@ -214,12 +213,13 @@ void check_files(PpoOptions& o) {
   o.reward_dir = require_model("--reward", o.reward_dir);
   o.tokenizer_dir = require_model("--tokenizer", o.tokenizer_dir);
   require_files("--prompts", o.prompts);
-  const bool has_reward = !o.reward_dir.empty() || !o.reward_fn.empty() ||
-                          !o.reward_cmd.empty() || !o.reward_rule.empty();
+  const bool has_reward = !o.reward_dir.empty() || !o.reward_fn.empty() || !o.reward_cmd.empty() ||
+                          !o.reward_rule.empty();
   if (!has_reward && o.critic_dir.empty()) {
-    throw UsageError("there is no reward: neither --reward, --reward-fn, --reward-cmd, "
-                     "--reward-rule nor --critic is given",
-                     "pass --reward DIR; the critic's folder serves as reward if it is given");
+    throw UsageError(
+        "there is no reward: neither --reward, --reward-fn, --reward-cmd, "
+        "--reward-rule nor --critic is given",
+        "pass --reward DIR; the critic's folder serves as reward if it is given");
   }
 }
 
@@ -269,8 +269,7 @@ void finish(Parsed& p) {
   PpoOptions& o = p.options;
   check_files(o);
   if (p.training_batch && o.batch && *p.training_batch != *o.batch) {
-    throw UsageError(str("--batch ", *o.batch, " contradicts --training-batch ",
-                         *p.training_batch),
+    throw UsageError(str("--batch ", *o.batch, " contradicts --training-batch ", *p.training_batch),
                      "give --training-batch and --generation-batch, or --batch alone");
   }
   for (auto [name, model] : {std::pair{"actor", &o.actor}, {"critic", &o.critic}}) {

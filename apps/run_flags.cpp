@@ -63,7 +63,8 @@ void add_run_flags(CLI::App& app, RunOptions& o) {
       ->type_name("D")
       ->group(running);
   app.add_flag("--share-gpus", o.share_gpus, "Allows more ranks than GPUs")->group(running);
-  app.add_option("--dtype", o.dtype, "fp32, bf16, fp16 (default: the config's; else bf16, CPU fp32)")
+  app.add_option("--dtype", o.dtype,
+                 "fp32, bf16, fp16 (default: the config's; else bf16, CPU fp32)")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
       ->type_name("T")
       ->group(running);
@@ -158,7 +159,8 @@ void require_out_file(const std::string& path) {
   }
   const fs::path folder = fs::absolute(path).parent_path();
   if (!fs::is_directory(folder)) {
-    throw UsageError(str("--out ", path, ": there is no folder ", folder.string()), "make it first");
+    throw UsageError(str("--out ", path, ": there is no folder ", folder.string()),
+                     "make it first");
   }
 }
 
@@ -189,9 +191,9 @@ void finish_run(RunOptions& o) {
 void finish_train(TrainOptions& o) {
   const bool resumes_here = o.resume == "auto";
   if (o.out.empty() && (o.save_interval || resumes_here)) {
-    throw UsageError(str(o.save_interval ? "--save-interval" : "--resume auto",
-                         " needs a run folder"),
-                     "pass --out DIR");
+    throw UsageError(
+        str(o.save_interval ? "--save-interval" : "--resume auto", " needs a run folder"),
+        "pass --out DIR");
   }
   if (!o.resume.empty() && !resumes_here && !fs::is_directory(o.resume)) {
     throw InputError(str("--resume ", o.resume, ": there is no such folder"),

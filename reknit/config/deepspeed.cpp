@@ -240,6 +240,9 @@ class Reader {
     if (key.kind == KeyKind::kChoice && key.path == "optimizer.type") {
       return "Adam and AdamW are built; both decay decoupled unless adam_w_mode is false";
     }
+    if (key.kind == KeyKind::kChoice && key.path == "scheduler.type") {
+      return "these are the schedules that are built";
+    }
     return "";
   }
 

@@ -62,7 +62,7 @@ struct OptimizerConfig {
 /// A learning-rate schedule as declared; the rule itself is optim's. Members keep
 /// DeepSpeed's names and defaults; which of them a type reads is checked.
 struct SchedulerConfig {
-  std::string type;  ///< "WarmupLR", ... in DeepSpeed's spelling; empty: constant rate
+  std::string type;  ///< in DeepSpeed's spelling; empty: constant rate
   double warmup_min_lr = 0;
   std::optional<double> warmup_max_lr;  ///< none: the optimizer's rate
   int64_t warmup_num_steps = 1000;
@@ -71,22 +71,6 @@ struct SchedulerConfig {
   std::optional<int64_t> total_num_steps;
   double warmup_min_ratio = 0;
   double cos_min_ratio = 1e-4;
-  std::optional<double> cycle_min_lr;
-  std::optional<double> cycle_max_lr;
-  double decay_lr_rate = 0;
-  int64_t cycle_first_step_size = 2000;
-  std::optional<int64_t> cycle_second_step_size;
-  int64_t cycle_first_stair_count = 0;
-  std::optional<int64_t> cycle_second_stair_count;
-  int64_t decay_step_size = 0;
-  bool cycle_momentum = true;
-  double cycle_min_mom = 0.8;
-  double cycle_max_mom = 0.9;
-  double decay_mom_rate = 0;
-  double lr_range_test_min_lr = 1e-3;
-  int64_t lr_range_test_step_size = 2000;
-  double lr_range_test_step_rate = 1.0;
-  bool lr_range_test_staircase = false;
 };
 
 struct HybridConfig {

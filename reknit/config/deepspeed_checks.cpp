@@ -25,13 +25,6 @@ const std::map<std::string, std::vector<std::string>>& schedule_params() {
        {"total_num_steps", "warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type"}},
       {"WarmupCosineLR",
        {"total_num_steps", "warmup_min_ratio", "warmup_num_steps", "cos_min_ratio", "warmup_type"}},
-      {"OneCycle",
-       {"cycle_min_lr", "cycle_max_lr", "decay_lr_rate", "cycle_first_step_size",
-        "cycle_second_step_size", "cycle_first_stair_count", "cycle_second_stair_count",
-        "decay_step_size", "cycle_momentum", "cycle_min_mom", "cycle_max_mom", "decay_mom_rate"}},
-      {"LRRangeTest",
-       {"lr_range_test_min_lr", "lr_range_test_step_size", "lr_range_test_step_rate",
-        "lr_range_test_staircase"}},
   };
   return params;
 }
@@ -134,13 +127,11 @@ void check_scheduler(const json& config, ConfigReading& reading) {
     for (const auto& [name, value] : params->items()) {
       const std::string path = "scheduler.params." + name;
       if (name != "last_batch_iteration" && find_key(path) != nullptr &&
-          std::find(allowed.begin(), allowed.end(), name) == allowed.end()) {
+          std::find(allowed.begin(), allowed.end(), name) == allowed.end() &&
+          find_key(path)->fate == KeyFate::kImplemented) {
         wrong(reading, path, show_json(value), str(schedule.type, " has no such parameter"));
       }
     }
-  }
-  if (schedule.type == "OneCycle" && (!schedule.cycle_min_lr || !schedule.cycle_max_lr)) {
-    wrong(reading, "scheduler.params", "", "OneCycle needs cycle_min_lr and cycle_max_lr");
   }
   if (schedule.type == "WarmupDecayLR" &&
       find_path(config, "scheduler.params.warmup_max_lr") == nullptr) {

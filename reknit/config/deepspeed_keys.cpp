@@ -37,6 +37,17 @@ constexpr KeyAlias kAliases[] = {
      "zero_optimization.offload_optimizer.pin_memory"},
 };
 
+std::string_view last(std::string_view path) {
+  return path.substr(path.rfind('.') + 1);
+}
+
+std::string_view before_last(std::string_view path) {
+  const size_t dot = path.rfind('.');
+  return dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
+}
+
+}  // namespace
+
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), 0);
@@ -51,17 +62,6 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   }
   return row[b.size()];
 }
-
-std::string_view last(std::string_view path) {
-  return path.substr(path.rfind('.') + 1);
-}
-
-std::string_view before_last(std::string_view path) {
-  const size_t dot = path.rfind('.');
-  return dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
-}
-
-}  // namespace
 
 const std::vector<KeySpec>& deepspeed_keys() {
   static const std::vector<KeySpec> keys = [] {

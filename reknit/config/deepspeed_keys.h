@@ -72,6 +72,9 @@ const KeySpec* find_key(std::string_view path);
 /// distance, else the place where a key of this very name lives. Empty if none is near.
 std::string nearest_key(std::string_view path);
 
+/// Insertions, deletions and changes of one letter that turn `a` into `b`.
+size_t edit_distance(std::string_view a, std::string_view b);
+
 /// The parts of the table, one per source file.
 std::vector<KeySpec> general_keys();
 std::vector<KeySpec> zero_keys();

@@ -194,7 +194,7 @@ const std::vector<KeySpec> kWarmupSchedules = {
      {},
      {},
      TARGET(scheduler.type),
-     "WarmupLR|WarmupDecayLR|WarmupCosineLR|OneCycle|LRRangeTest"},
+     "WarmupLR|WarmupDecayLR|WarmupCosineLR"},
     {"scheduler.params", kSection, "null", "Its constants."},
     {"scheduler.params.last_batch_iteration",
      kInteger,
@@ -271,150 +271,32 @@ const std::vector<KeySpec> kWarmupSchedules = {
      1},
 };
 
-const std::vector<KeySpec> kOtherSchedules = {
-    {"scheduler.params.cycle_min_lr",
-     kNumber,
-     "null",
-     "Lowest rate of the cycle.",
-     {},
-     {},
-     TARGET(scheduler.cycle_min_lr),
-     {},
-     0},
-    {"scheduler.params.cycle_max_lr",
-     kNumber,
-     "null",
-     "Highest rate of the cycle.",
-     {},
-     {},
-     TARGET(scheduler.cycle_max_lr),
-     {},
-     0},
-    {"scheduler.params.decay_lr_rate",
-     kNumber,
-     "0",
-     "Decay after the cycle.",
-     {},
-     {},
-     TARGET(scheduler.decay_lr_rate),
-     {},
-     0},
-    {"scheduler.params.cycle_first_step_size",
-     kInteger,
-     "2000",
-     "Steps up.",
-     {},
-     {},
-     TARGET(scheduler.cycle_first_step_size),
-     {},
-     1},
-    {"scheduler.params.cycle_second_step_size",
-     kInteger,
-     "null",
-     "Steps down (default: up's).",
-     {},
-     {},
-     TARGET(scheduler.cycle_second_step_size),
-     {},
-     1},
-    {"scheduler.params.cycle_first_stair_count",
-     kInteger,
-     "0",
-     "Stairs up; 0 is smooth.",
-     {},
-     {},
-     TARGET(scheduler.cycle_first_stair_count),
-     {},
-     0},
-    {"scheduler.params.cycle_second_stair_count",
-     kInteger,
-     "null",
-     "Stairs down.",
-     {},
-     {},
-     TARGET(scheduler.cycle_second_stair_count),
-     {},
-     0},
-    {"scheduler.params.decay_step_size",
-     kInteger,
-     "0",
-     "Steps between decays; 0: none.",
-     {},
-     {},
-     TARGET(scheduler.decay_step_size),
-     {},
-     0},
-    {"scheduler.params.cycle_momentum",
-     kBool,
-     "true",
-     "Cycles the first beta as well.",
-     {},
-     {},
-     TARGET(scheduler.cycle_momentum)},
-    {"scheduler.params.cycle_min_mom",
-     kNumber,
-     "0.8",
-     "Its lowest value.",
-     {},
-     {},
-     TARGET(scheduler.cycle_min_mom),
-     {},
-     0,
-     1},
-    {"scheduler.params.cycle_max_mom",
-     kNumber,
-     "0.9",
-     "Its highest value.",
-     {},
-     {},
-     TARGET(scheduler.cycle_max_mom),
-     {},
-     0,
-     1},
-    {"scheduler.params.decay_mom_rate",
-     kNumber,
-     "0",
-     "Its growth after the cycle.",
-     {},
-     {},
-     TARGET(scheduler.decay_mom_rate),
-     {},
-     0},
-    {"scheduler.params.lr_range_test_min_lr",
-     kNumber,
-     "1e-3",
-     "First rate of the test.",
-     {},
-     {},
-     TARGET(scheduler.lr_range_test_min_lr),
-     {},
-     0},
-    {"scheduler.params.lr_range_test_step_size",
-     kInteger,
-     "2000",
-     "Steps an interval.",
-     {},
-     {},
-     TARGET(scheduler.lr_range_test_step_size),
-     {},
-     1},
-    {"scheduler.params.lr_range_test_step_rate",
-     kNumber,
-     "1.0",
-     "Growth an interval.",
-     {},
-     {},
-     TARGET(scheduler.lr_range_test_step_rate),
-     {},
-     0},
-    {"scheduler.params.lr_range_test_staircase",
-     kBool,
-     "false",
-     "Grows in stairs.",
-     {},
-     {},
-     TARGET(scheduler.lr_range_test_staircase)},
-};
+/// The constants of OneCycle and LRRangeTest.
+std::vector<KeySpec> other_schedules() {
+  std::vector<KeySpec> keys;
+  auto add = [&](std::string_view path, KeyKind kind, std::string_view standard,
+                 std::string_view sentence) {
+    keys.push_back({path, kind, standard, sentence, kRefused,
+                    "OneCycle and LRRangeTest are not built; use a warm-up schedule"});
+  };
+  add("scheduler.params.cycle_min_lr", kNumber, "null", "Lowest rate of the cycle.");
+  add("scheduler.params.cycle_max_lr", kNumber, "null", "Highest rate of the cycle.");
+  add("scheduler.params.decay_lr_rate", kNumber, "0", "Decay after the cycle.");
+  add("scheduler.params.cycle_first_step_size", kInteger, "2000", "Steps up.");
+  add("scheduler.params.cycle_second_step_size", kInteger, "null", "Steps down.");
+  add("scheduler.params.cycle_first_stair_count", kInteger, "0", "Stairs up.");
+  add("scheduler.params.cycle_second_stair_count", kInteger, "null", "Stairs down.");
+  add("scheduler.params.decay_step_size", kInteger, "0", "Steps between decays.");
+  add("scheduler.params.cycle_momentum", kBool, "true", "Cycles the first beta as well.");
+  add("scheduler.params.cycle_min_mom", kNumber, "0.8", "Its lowest value.");
+  add("scheduler.params.cycle_max_mom", kNumber, "0.9", "Its highest value.");
+  add("scheduler.params.decay_mom_rate", kNumber, "0", "Its growth after the cycle.");
+  add("scheduler.params.lr_range_test_min_lr", kNumber, "1e-3", "First rate of the test.");
+  add("scheduler.params.lr_range_test_step_size", kInteger, "2000", "Steps an interval.");
+  add("scheduler.params.lr_range_test_step_rate", kNumber, "1.0", "Growth an interval.");
+  add("scheduler.params.lr_range_test_staircase", kBool, "false", "Grows in stairs.");
+  return keys;
+}
 
 std::vector<KeySpec> hybrid() {
   return {
@@ -475,7 +357,7 @@ std::vector<KeySpec> hybrid() {
 
 std::vector<KeySpec> training_keys() {
   std::vector<KeySpec> keys;
-  for (const auto& part : {kPrecision, kOptimizer, kWarmupSchedules, kOtherSchedules, hybrid()}) {
+  for (const auto& part : {kPrecision, kOptimizer, kWarmupSchedules, other_schedules(), hybrid()}) {
     keys.insert(keys.end(), part.begin(), part.end());
   }
   return keys;

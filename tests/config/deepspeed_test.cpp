@@ -271,8 +271,9 @@ TEST(DeepSpeedConfig, WhatDeepSpeedChatWritesIsAccepted) {
 TEST(DeepSpeedConfig, SchedulesTakeOnlyTheirOwnParameters) {
   EXPECT_THAT(errors(R"({"scheduler":{"type":"WarmupLR","params":{"cos_min_ratio":0.1}}})"),
               HasSubstr("WarmupLR has no such parameter"));
-  EXPECT_THAT(errors(R"({"scheduler":{"type":"OneCycle","params":{}}})"),
-              HasSubstr("needs cycle_min_lr"));
+  EXPECT_THAT(errors(R"({"scheduler":{"type":"OneCycle","params":{"cycle_min_lr":1}}})"),
+              testing::AllOf(HasSubstr("must be one of WarmupLR|WarmupDecayLR|WarmupCosineLR"),
+                             HasSubstr("cycle_min_lr = 1: is not supported")));
   EXPECT_THAT(errors(R"({"scheduler":{"type":"cosine"}})"),
               HasSubstr("must be one of WarmupLR|WarmupDecayLR"));
   EXPECT_EQ(
