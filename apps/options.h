@@ -145,8 +145,6 @@ struct CheckOptions {
   int64_t nodes = 1;
 };
 
-struct EnvOptions {
-  bool json = false;
-};
+struct EnvOptions {};
 
 }  // namespace reknit

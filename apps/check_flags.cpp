@@ -1,0 +1,43 @@
+#include "apps/check_flags.h"
+
+#include <CLI/CLI.hpp>
+
+#include <memory>
+
+namespace reknit {
+
+Action add_check(CLI::App& app, std::function<int(const CheckOptions&)> run) {
+  auto o = std::make_shared<CheckOptions>();
+  const CLI::Range at_least_one(int64_t{1}, std::numeric_limits<int64_t>::max(), "1 or more");
+  app.add_option("--config", o->config_file, "The DeepSpeed JSON config to judge")
+      ->type_name("FILE");
+  app.add_option("--set", o->sets, "Overrides one key of it: zero_optimization.stage=3")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--ranks", o->ranks, "Ranks it is meant for")
+      ->check(at_least_one)
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option("--nodes", o->nodes, "Equal nodes they are spread over")
+      ->check(at_least_one)
+      ->type_name("N")
+      ->capture_default_str();
+  app.footer(
+      "\nExamples:\n"
+      "  reknit check --config ds_config.json --ranks 192 --nodes 24\n"
+      "  reknit check --config ds_config.json --set zero_optimization.mics_shard_size=8\n"
+      "\nExit code 0: the config works for these ranks; 2: it does not, and all reasons are "
+      "listed.");
+  return [o, run = std::move(run)] {
+    if (o->config_file.empty() && o->sets.empty()) {
+      throw UsageError("there is nothing to check", "pass --config FILE");
+    }
+    if (!o->config_file.empty()) {
+      require_file("--config", o->config_file);
+    }
+    return run(*o);
+  };
+}
+
+}  // namespace reknit

@@ -1,0 +1,23 @@
+// The reknit command.
+#include "apps/check_flags.h"
+#include "apps/command_line.h"
+#include "apps/commands.h"
+#include "apps/env_flags.h"
+#include "apps/report_error.h"
+
+#include <CLI/App.hpp>
+
+int main(int argc, char** argv) {
+  using reknit::Command;
+  const std::vector<Command> commands = {
+      {"check", "Judge a config: what it will do, and all that is wrong with it",
+       [](CLI::App& app) { return reknit::add_check(app, reknit::run_check); }},
+      {"env", "Versions, devices, launcher; what is built in and what is missing",
+       [](CLI::App& app) { return reknit::add_env(app, reknit::run_env); }},
+  };
+  try {
+    return reknit::run_command_line(commands, std::vector<std::string>(argv + 1, argv + argc));
+  } catch (const std::exception& error) {
+    return reknit::report_error(error);
+  }
+}

@@ -1,0 +1,57 @@
+#include "apps/report_error.h"
+
+#include "reknit/base/error.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+
+namespace reknit {
+namespace {
+
+void write_launcher_file(const std::string& message) {
+  const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
+  if (path == nullptr || *path == '\0') {
+    return;
+  }
+  const std::string now = std::to_string(std::time(nullptr));
+  const nlohmann::json content = {
+      {"message",
+       {{"message", message}, {"extraInfo", {{"py_callstack", ""}, {"timestamp", now}}}}}};
+  std::ofstream(path) << content.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+int report(const std::string& sentence, const std::string& help, ExitCode code) {
+  std::fprintf(stderr, "error: %s\n", sentence.c_str());
+  if (!help.empty()) {
+    std::fprintf(stderr, "help: %s\n", help.c_str());
+  }
+  std::fflush(stderr);
+  write_launcher_file(sentence);
+  return static_cast<int>(code);
+}
+
+constexpr const char* kBugHelp =
+    "this is a bug of ours; please report this message, the command line, and what `reknit env` "
+    "prints";
+
+}  // namespace
+
+int report_error(const std::exception& error) noexcept {
+  try {
+    const auto* ours = dynamic_cast<const Error*>(&error);
+    if (ours == nullptr) {
+      return report(error.what(), kBugHelp, ExitCode::kBug);
+    }
+    const bool bug = ours->code() == ExitCode::kBug;
+    return report(ours->what(), ours->help().empty() && bug ? kBugHelp : ours->help(),
+                  ours->code());
+  } catch (...) {
+    return static_cast<int>(ExitCode::kBug);
+  }
+}
+
+}  // namespace reknit

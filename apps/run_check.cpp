@@ -1,0 +1,80 @@
+// reknit check: what a config will do, and all that is wrong with it.
+#include "apps/commands.h"
+#include "apps/model_settings.h"
+#include "reknit/config/json_text.h"
+
+#include <iostream>
+
+namespace reknit {
+namespace {
+
+std::string ranks_text(const std::vector<int64_t>& ranks) {
+  std::string out;
+  for (const int64_t rank : ranks) {
+    out += (out.empty() ? "" : " ") + str(rank);
+  }
+  return out;
+}
+
+void print_groups(const char* title, const std::vector<std::vector<int64_t>>& groups) {
+  std::cout << title << "\n";
+  for (size_t group = 0; group < groups.size(); ++group) {
+    std::cout << "  " << group << ": " << ranks_text(groups[group]) << "\n";
+  }
+}
+
+void print_mics(const DeepSpeedConfig& config, const RunShape& shape) {
+  const int64_t size = config.zero.mics_shard_size;
+  if (size < 1 || shape.ranks % size != 0) {
+    return;
+  }
+  print_groups("MiCS shard groups, by rank (each holds one full copy):",
+               shard_groups(shape.ranks, size));
+  print_groups("MiCS replica groups, by rank (each holds the same shard):",
+               replica_groups(shape.ranks, size));
+  if (config.zero.mics_hierarchical && shape.ranks % shape.nodes == 0) {
+    std::cout << "hierarchical gather: across nodes first, then inside each node ("
+              << shape.ranks / shape.nodes << " ranks a node)\n";
+  }
+}
+
+void print_findings(const Findings& findings, Severity severity, const char* title) {
+  bool first = true;
+  for (const Finding& finding : findings) {
+    if (finding.severity == severity) {
+      std::cout << (first ? title : "") << (first ? "\n" : "") << "  " << to_line(finding) << "\n";
+      first = false;
+    }
+  }
+}
+
+}  // namespace
+
+int run_check(const CheckOptions& options) {
+  const std::string file = options.config_file.empty() ? "default" : options.config_file;
+  std::vector<Setting> overrides;
+  for (const std::string& text : options.sets) {
+    overrides.push_back(parse_set(text));
+  }
+  const nlohmann::json given =
+      options.config_file.empty() ? nlohmann::json::object() : read_json_file(options.config_file);
+  Findings findings;
+  const ResolvedSettings resolved = resolve_settings(given, file, overrides, {}, {}, findings);
+  const RunShape shape{options.ranks, "--ranks", options.nodes, "--nodes"};
+  const ConfigReading reading = read_deepspeed(resolved.config, shape, file, resolved.origins);
+  findings.insert(findings.end(), reading.findings.begin(), reading.findings.end());
+
+  std::cout << file << " on " << shape.ranks << " ranks, " << shape.nodes << " nodes:\n";
+  for (const std::string& line : describe(reading, shape)) {
+    std::cout << "  " << line << "\n";
+  }
+  print_mics(reading.config, shape);
+  print_findings(findings, Severity::kNote, "notes:");
+  print_findings(findings, Severity::kWarning, "warnings:");
+  std::cout.flush();
+  require_valid(findings);
+  std::cout << "this config is fine\n";
+  return 0;
+}
+
+}  // namespace reknit
