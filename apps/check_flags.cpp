@@ -1,6 +1,5 @@
 #include "apps/check_flags.h"
-
-#include <CLI/CLI.hpp>
+#include "apps/validators.h"
 
 #include <memory>
 
@@ -8,7 +7,6 @@ namespace reknit {
 
 Action add_check(CLI::App& app, std::function<int(const CheckOptions&)> run) {
   auto o = std::make_shared<CheckOptions>();
-  const CLI::Range at_least_one(int64_t{1}, std::numeric_limits<int64_t>::max(), "1 or more");
   app.add_option("--config", o->config_file, "The DeepSpeed JSON config to judge")
       ->type_name("FILE");
   app.add_option("--set", o->sets, "Overrides one key of it: zero_optimization.stage=3")
@@ -16,11 +14,11 @@ Action add_check(CLI::App& app, std::function<int(const CheckOptions&)> run) {
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--ranks", o->ranks, "Ranks it is meant for")
-      ->check(at_least_one)
+      ->check(at_least(1))
       ->type_name("N")
       ->capture_default_str();
   app.add_option("--nodes", o->nodes, "Equal nodes they are spread over")
-      ->check(at_least_one)
+      ->check(at_least(1))
       ->type_name("N")
       ->capture_default_str();
   app.footer(

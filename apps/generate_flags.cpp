@@ -1,8 +1,7 @@
 #include "apps/generate_flags.h"
 
 #include "apps/model_settings.h"
-
-#include <CLI/CLI.hpp>
+#include "apps/validators.h"
 
 #include <memory>
 
@@ -17,7 +16,6 @@ const char* kFooter =
     "\nOne prompt is streamed to the screen; files give one JSON line a prompt.";
 
 void add_flags(CLI::App& app, GenerateOptions& o) {
-  const CLI::Range at_least_zero(int64_t{0}, std::numeric_limits<int64_t>::max(), "0 or more");
   const std::string group = "Generation";
   app.add_option("--model", o.model_dir, "A Hugging Face folder, or a name in the local cache")
       ->required()
@@ -34,24 +32,24 @@ void add_flags(CLI::App& app, GenerateOptions& o) {
       ->group(group);
   app.add_option("--max-new-tokens", o.max_new_tokens, "Tokens an answer may have")
       ->required()
-      ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max(), "1 or more"))
+      ->check(at_least(1))
       ->type_name("N")
       ->group(group);
   app.add_option("--min-new-tokens", o.min_new_tokens, "Tokens before an end is allowed")
-      ->check(at_least_zero)
+      ->check(at_least(0))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
   app.add_option("--temperature", o.sampling.temperature, "0 is greedy")
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative())
       ->capture_default_str()
       ->group(group);
   app.add_option("--top-k", o.sampling.top_k, "0 is off")
-      ->check(at_least_zero)
+      ->check(at_least(0))
       ->capture_default_str()
       ->group(group);
   app.add_option("--top-p", o.sampling.top_p, "1 is off")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(number_within(0, 1))
       ->capture_default_str()
       ->group(group);
   app.add_flag("--chat", o.chat, "Puts prompts through the model's chat template")->group(group);
@@ -59,7 +57,7 @@ void add_flags(CLI::App& app, GenerateOptions& o) {
       ->type_name("FILE")
       ->group(group);
   app.add_option("--zero-stage", o.settings.zero_stage, "3 shards the weights over ranks")
-      ->check(CLI::Range(0, 3))
+      ->check(one_of({"0", "1", "2", "3"}))
       ->type_name("S")
       ->group("Running");
 }

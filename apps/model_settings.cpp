@@ -29,8 +29,8 @@ std::vector<Setting> flag_settings(const RunOptions& run, const SettingsRequest&
                      flag_name(request.model, "weight-decay")});
   }
   if (!run.dtype.empty()) {
-    flags.push_back({"fp16.enabled", run.dtype == "fp16", "--dtype"});
-    flags.push_back({"bf16.enabled", run.dtype == "bf16", "--dtype"});
+    flags.push_back({"fp16.enabled", run.dtype == "fp16", "--dtype " + run.dtype});
+    flags.push_back({"bf16.enabled", run.dtype == "bf16", "--dtype " + run.dtype});
   }
   return flags;
 }

@@ -1,8 +1,7 @@
 #include "apps/ppo_flags.h"
 
 #include "apps/model_settings.h"
-
-#include <CLI/CLI.hpp>
+#include "apps/validators.h"
 
 #include <map>
 #include <memory>
@@ -11,8 +10,6 @@ namespace reknit {
 namespace {
 
 constexpr int64_t kDefaultBatch = 16;
-const CLI::Range kAtLeastOne(int64_t{1}, std::numeric_limits<int64_t>::max(), "1 or more");
-const CLI::Range kAtLeastZero(int64_t{0}, std::numeric_limits<int64_t>::max(), "0 or more");
 
 const char* kFooter =
     "\nExamples:\n"
@@ -77,34 +74,34 @@ void add_rollout(CLI::App& app, Parsed& p) {
   const std::string group = "Generation";
   app.add_option("--generation-batch", p.generation_batch,
                  "Prompts a rank and generation (default: --batch, else the training batch)")
-      ->check(kAtLeastOne)
+      ->check(at_least(1))
       ->type_name("B")
       ->group(group);
   app.add_option("--generation-batches", o.generation_batches, "Generations before each update")
-      ->check(kAtLeastOne)
+      ->check(at_least(1))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
   app.add_option("--max-prompt-seq-len", o.max_prompt_len, "Longer prompts are dropped")
-      ->check(kAtLeastOne)
+      ->check(at_least(1))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
   app.add_option("--max-answer-seq-len", o.max_answer_len, "Tokens an answer may have")
-      ->check(kAtLeastOne)
+      ->check(at_least(1))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
   app.add_option("--temperature", o.sampling.temperature, "0 is greedy")
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative())
       ->capture_default_str()
       ->group(group);
   app.add_option("--top-k", o.sampling.top_k, "0 is off")
-      ->check(kAtLeastZero)
+      ->check(at_least(0))
       ->capture_default_str()
       ->group(group);
   app.add_option("--top-p", o.sampling.top_p, "1 is off")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(number_within(0, 1))
       ->capture_default_str()
       ->group(group);
   app.add_flag("--unpin-actor-parameters", o.unpin_actor_parameters,
@@ -114,7 +111,7 @@ void add_rollout(CLI::App& app, Parsed& p) {
                "Frees the cache between generations")
       ->group(group);
   app.add_option("--save-samples", o.save_samples, "Answers a step written to samples.jsonl")
-      ->check(kAtLeastZero)
+      ->check(at_least(0))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
@@ -123,10 +120,7 @@ void add_rollout(CLI::App& app, Parsed& p) {
 void add_constants(CLI::App& app, PpoOptions& o) {
   const std::string group = "PPO";
   auto number = [&](const char* name, double& value, const char* text) {
-    app.add_option(name, value, text)
-        ->check(CLI::NonNegativeNumber)
-        ->capture_default_str()
-        ->group(group);
+    app.add_option(name, value, text)->check(not_negative())->capture_default_str()->group(group);
   };
   number("--kl-ctl", o.kl_ctl, "Weight of the KL term in the reward");
   number("--clip-reward-value", o.clip_reward_value, "Scores are clipped to plus or minus this");
@@ -137,7 +131,7 @@ void add_constants(CLI::App& app, PpoOptions& o) {
   number("--unsup-coef", o.unsup_coef, "Weight of an unsupervised loss");
   number("--ema-beta", o.ema_beta, "Decay of the moving average");
   app.add_option("--ppo-epochs", o.ppo_epochs, "Passes over each generation")
-      ->check(kAtLeastOne)
+      ->check(at_least(1))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
@@ -147,7 +141,7 @@ void add_constants(CLI::App& app, PpoOptions& o) {
       ->group(group);
   app.add_option("--num-padding-at-beginning", o.num_padding_at_beginning,
                  "Pads that start a reward row (--compat deepspeed-chat)")
-      ->check(kAtLeastZero)
+      ->check(at_least(0))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
@@ -156,16 +150,16 @@ void add_constants(CLI::App& app, PpoOptions& o) {
 void add_one_model(CLI::App& app, const std::string& name, ModelSettings& model) {
   const std::string group = "Training";
   app.add_option("--" + name + "-learning-rate", model.learning_rate, "Rate of the " + name)
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative())
       ->type_name("LR")
       ->group(group);
   app.add_option("--" + name + "-weight-decay", model.weight_decay, "Its weight decay (default 0)")
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative())
       ->type_name("D")
       ->group(group);
   app.add_option("--" + name + "-zero-stage", model.zero_stage,
                  "What is sharded: 0, 1, 2, 3 (default: the config's)")
-      ->check(CLI::Range(0, 3))
+      ->check(one_of({"0", "1", "2", "3"}))
       ->type_name("S")
       ->group(group);
   app.add_option("--" + name + "-config", model.config_file, "Its own config instead of --config")
@@ -180,27 +174,27 @@ void add_training(CLI::App& app, Parsed& p) {
   const std::string group = "Training";
   app.add_option("--training-batch", p.training_batch,
                  "Sequences a rank and micro-step (default: --batch, the config's, else 16)")
-      ->check(kAtLeastOne)
+      ->check(at_least(1))
       ->type_name("B")
       ->group(group);
   app.add_option("--gradient-accumulation-steps", p.options.gradient_accumulation_steps,
                  "Micro-steps before each update")
-      ->check(kAtLeastOne)
+      ->check(at_least(1))
       ->type_name("N")
       ->group(group);
   app.add_option("--learning-rate", p.learning_rate, "Rate of both models")
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative())
       ->type_name("LR")
       ->group(group);
   add_one_model(app, "actor", p.options.actor);
   add_one_model(app, "critic", p.options.critic);
   app.add_option("--lr-scheduler-type", p.lr_scheduler,
                  "constant (default), constant_with_warmup, linear, cosine")
-      ->check(CLI::IsMember({"constant", "constant_with_warmup", "linear", "cosine"}))
+      ->check(one_of({"constant", "constant_with_warmup", "linear", "cosine"}))
       ->type_name("TYPE")
       ->group(group);
   app.add_option("--num-warmup-steps", p.options.num_warmup_steps, "Steps of its warm-up")
-      ->check(kAtLeastZero)
+      ->check(at_least(0))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
@@ -223,10 +217,13 @@ void check_files(PpoOptions& o) {
   }
 }
 
-SettingsRequest request_for(const std::string& name, const Parsed& p) {
+SettingsRequest request_for(const std::string& name, const ModelSettings& model, const Parsed& p) {
   const PpoOptions& o = p.options;
   SettingsRequest request;
   request.model = name;
+  if (p.learning_rate && !model.learning_rate) {
+    request.flags.push_back({"optimizer.params.lr", *p.learning_rate, "--learning-rate"});
+  }
   request.default_batch = kDefaultBatch;
   if (p.training_batch || o.batch) {
     request.flags.push_back({"train_micro_batch_size_per_gpu",
@@ -276,13 +273,10 @@ void finish(Parsed& p) {
     if (!model->config_file.empty()) {
       require_file(str("--", name, "-config"), model->config_file);
     }
-    if (!model->learning_rate) {
-      model->learning_rate = p.learning_rate;
-    }
   }
   finish_train(o);
-  resolve_model_settings(o, request_for("actor", p), o.actor);
-  resolve_model_settings(o, request_for("critic", p), o.critic);
+  resolve_model_settings(o, request_for("actor", o.actor, p), o.actor);
+  resolve_model_settings(o, request_for("critic", o.critic, p), o.critic);
   o.training_batch = o.actor.reading.batch.micro;
   o.generation_batch = p.generation_batch.value_or(o.batch.value_or(o.training_batch));
   choose_schedule(p);

@@ -11,7 +11,7 @@ namespace {
 std::string ranks_text(const std::vector<int64_t>& ranks) {
   std::string out;
   for (const int64_t rank : ranks) {
-    out += (out.empty() ? "" : " ") + str(rank);
+    out += str(out.empty() ? "" : " ", rank);
   }
   return out;
 }

@@ -1,8 +1,7 @@
 // reknit env: versions, devices, launcher, what is built in and what is missing.
 #include "apps/commands.h"
-#include "reknit/comm/nccl.h"
 
-#include <torch/version.h>
+#include <torch/headeronly/version.h>
 
 #include <iostream>
 #include <thread>
@@ -53,9 +52,6 @@ void print_missing(const std::vector<GpuInfo>& gpus) {
   } else if (gpus.empty()) {
     missing.emplace_back("a GPU: the driver shows none; nvidia-smi should list it");
   }
-  if (built_with_cuda() && !nccl_available()) {
-    missing.emplace_back("NCCL: ./dev setup installs it together with torch");
-  }
   missing.emplace_back(
       "writers for TensorBoard and Weights & Biases: metrics.jsonl has the numbers");
   std::cout << "\nmissing:\n";
@@ -82,7 +78,7 @@ int run_env(const EnvOptions&) {
   print_devices(gpus, unusable);
   print_launcher();
   std::cout << "\nbuilt in:\n"
-            << "  communication: threads, gloo" << (nccl_available() ? ", nccl" : "") << "\n"
+            << "  communication: threads, gloo" << (built_with_cuda() ? ", nccl" : "") << "\n"
             << "  kernels: cpu"
             << (built_with_cuda() ? ", cuda for compute capability " REKNIT_ARCHITECTURES : "")
             << "\n";

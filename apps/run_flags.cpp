@@ -1,8 +1,7 @@
 #include "apps/run_flags.h"
 
+#include "apps/validators.h"
 #include "reknit/checkpoint/hf_folder.h"
-
-#include <CLI/CLI.hpp>
 
 #include <filesystem>
 #include <fstream>
@@ -12,15 +11,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const CLI::Range kAtLeastOne(int64_t{1}, std::numeric_limits<int64_t>::max(), "1 or more");
-
 /// A writer that this build does not have: any use of its flag is an error.
 void add_missing_writer(CLI::App& app, const std::string& name, const std::string& value) {
-  auto refuse = [name](const CLI::results_t&) -> bool {
+  const CLI::callback_t refuse = [name](const CLI::results_t&) -> bool {
     throw UsageError(str(name, ": this writer is not built in"),
                      "leave it out: metrics.jsonl in --out has the same numbers, a line a step");
   };
-  app.add_option(name, refuse, str("Not built in; metrics.jsonl has the same numbers"))
+  app.add_option(name, refuse, "Not built in; metrics.jsonl has the same numbers")
       ->expected(0, 1)
       ->type_name(value)
       ->group("Run folder");
@@ -34,7 +31,7 @@ bool has_content(const std::string& folder) {
 
 void add_seed_flag(CLI::App& app, int64_t& seed) {
   app.add_option("--seed", seed, "Key of every random stream")
-      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max(), "0 or more"))
+      ->check(at_least(0))
       ->type_name("S")
       ->capture_default_str()
       ->group("Running");
@@ -51,31 +48,31 @@ void add_run_flags(CLI::App& app, RunOptions& o) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group(running);
   app.add_option("--ranks", o.ranks, "Ranks, as threads (default: all GPUs, or 1 on the CPU)")
-      ->check(kAtLeastOne)
+      ->check(at_least(1))
       ->type_name("N")
       ->group(running);
   app.add_option("--nodes", o.nodes, "Spreads them over N equal nodes (default: the launcher's)")
-      ->check(kAtLeastOne)
+      ->check(at_least(1))
       ->type_name("N")
       ->group(running);
   app.add_option("--device", o.device, "cpu or cuda (default: cuda if there is a GPU)")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->check(one_of({"cpu", "cuda"}))
       ->type_name("D")
       ->group(running);
   app.add_flag("--share-gpus", o.share_gpus, "Allows more ranks than GPUs")->group(running);
   app.add_option("--dtype", o.dtype,
                  "fp32, bf16, fp16 (default: the config's; else bf16, CPU fp32)")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->check(one_of({"fp32", "bf16", "fp16"}))
       ->type_name("T")
       ->group(running);
   app.add_option("--batch", o.batch, "Sequences a rank at a time")
-      ->check(kAtLeastOne)
+      ->check(at_least(1))
       ->type_name("B")
       ->group(running);
   add_seed_flag(app, o.seed);
   app.add_flag("--deterministic", o.deterministic, "Sums in a fixed order")->group(running);
   app.add_option("--timeout", o.timeout_s, "Seconds a collective may take")
-      ->check(kAtLeastOne)
+      ->check(at_least(1))
       ->type_name("SECONDS")
       ->capture_default_str()
       ->group(running);
@@ -88,11 +85,11 @@ void add_train_flags(CLI::App& app, TrainOptions& o) {
   add_run_flags(app, o);
   const std::string folder = "Run folder";
   app.add_option("--steps", o.steps, "Optimizer steps (default: one pass over the data)")
-      ->check(kAtLeastOne)
+      ->check(at_least(1))
       ->type_name("N")
       ->group("Running");
   app.add_option("--num-train-epochs", o.num_train_epochs, "Passes over the data")
-      ->check(kAtLeastOne)
+      ->check(at_least(1))
       ->type_name("N")
       ->capture_default_str()
       ->group("Running");
@@ -100,7 +97,7 @@ void add_train_flags(CLI::App& app, TrainOptions& o) {
          "--compat",
          [&o](const std::string& value) { o.deepspeed_chat = value == "deepspeed-chat"; },
          "strict (default) or deepspeed-chat: its per-rank means and index rules")
-      ->check(CLI::IsMember({"strict", "deepspeed-chat"}))
+      ->check(one_of({"strict", "deepspeed-chat"}))
       ->type_name("MODE")
       ->group("Running");
   app.add_option("--out", o.out, "Run folder: metrics.jsonl, checkpoints, models")
@@ -108,11 +105,11 @@ void add_train_flags(CLI::App& app, TrainOptions& o) {
       ->group(folder);
   app.add_flag("--overwrite", o.overwrite, "Allows a run folder that is not empty")->group(folder);
   app.add_option("--save-interval", o.save_interval, "Steps between checkpoints (default: none)")
-      ->check(kAtLeastOne)
+      ->check(at_least(1))
       ->type_name("N")
       ->group(folder);
   app.add_option("--keep", o.keep, "Checkpoints kept")
-      ->check(kAtLeastOne)
+      ->check(at_least(1))
       ->type_name("K")
       ->capture_default_str()
       ->group(folder);
@@ -120,11 +117,11 @@ void add_train_flags(CLI::App& app, TrainOptions& o) {
       ->type_name("auto|DIR")
       ->group(folder);
   app.add_option("--time-limit", o.time_limit_min, "Saves and ends after so many minutes")
-      ->check(CLI::PositiveNumber)
+      ->check(not_negative())
       ->type_name("MIN")
       ->group(folder);
   app.add_option("--log-interval", o.log_interval, "Steps between printed lines")
-      ->check(kAtLeastOne)
+      ->check(at_least(1))
       ->type_name("N")
       ->group(folder);
   add_missing_writer(app, "--tensorboard", "[DIR]");

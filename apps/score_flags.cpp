@@ -1,8 +1,7 @@
 #include "apps/score_flags.h"
 
 #include "apps/model_settings.h"
-
-#include <CLI/CLI.hpp>
+#include "apps/validators.h"
 
 #include <memory>
 
@@ -45,7 +44,7 @@ Action add_score(CLI::App& app, std::function<int(const ScoreOptions&)> run) {
       ->type_name("FILE")
       ->group(group);
   app.add_option("--zero-stage", o->settings.zero_stage, "3 shards the weights over ranks")
-      ->check(CLI::Range(0, 3))
+      ->check(one_of({"0", "1", "2", "3"}))
       ->type_name("S")
       ->group("Running");
   add_run_flags(app, *o);

@@ -69,10 +69,11 @@ ResolvedSettings resolve_settings(const json& file, const std::string& file_name
       out.origins[path] = flag.origin;
     } else if (!same_value(*present, flag.value)) {
       const auto origin = out.origins.find(path);
-      findings.push_back({Severity::kError, path, show_json(*present),
-                          str("(", origin == out.origins.end() ? file_name : origin->second,
-                              ") contradicts the flag ", flag.origin, " = ", show_json(flag.value)),
-                          "give it in one place, or the same value in both"});
+      findings.push_back(
+          {Severity::kError, path, show_json(*present),
+           str("(", origin == out.origins.end() ? file_name : origin->second,
+               ") contradicts the flag ", flag.origin, ", which says ", show_json(flag.value)),
+           "give it in one place, or the same value in both"});
     }
   }
   for (const Setting& setting : defaults) {

@@ -64,7 +64,7 @@ TEST(Settings, AFlagThatContradictsTheFileOrSetIsAnErrorWithBothValues) {
   ASSERT_EQ(out.findings.size(), 1u);
   EXPECT_THAT(to_line(out.findings[0]),
               testing::AllOf(HasSubstr("zero_optimization.stage = 3"), HasSubstr("ds.json"),
-                             HasSubstr("--zero-stage = 2")));
+                             HasSubstr("--zero-stage, which says 2")));
   EXPECT_TRUE(resolve(file, {parse_set("zero_optimization.stage=2")}, {flag}).findings.empty());
 }
 

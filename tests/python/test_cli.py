@@ -1,0 +1,229 @@
+"""The command's surface, frozen: names, defaults, exit codes, and what is said when something is wrong.
+
+Runs the built command: REKNIT_BIN, or build/cpu/bin/reknit.
+"""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BINARY = pathlib.Path(os.environ.get("REKNIT_BIN", ROOT / "build" / "cpu" / "bin" / "reknit"))
+LAUNCHERS = re.compile(r"^(RANK|LOCAL_|WORLD_SIZE|MASTER_|OMPI_|PMI_|SLURM_|TORCHELASTIC_)")
+
+pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"{BINARY} is not built")
+
+
+def reknit(*args, env=None):
+    clean = {key: value for key, value in os.environ.items() if not LAUNCHERS.match(key)}
+    return subprocess.run(
+        [str(BINARY), *map(str, args)],
+        capture_output=True, text=True, timeout=60, env={**clean, **(env or {})},
+    )
+
+
+def commands():
+    listing = reknit("--help").stdout.split("Subcommands:")[1].split("\n\n")[0]
+    return re.findall(r"^  (\w+)", listing, re.MULTILINE)
+
+
+def flags(command):
+    """{flag: default or None} as --help shows them."""
+    text = reknit(command, "--help").stdout
+    found = {}
+    for line in re.findall(r"^  +(?:-\w,)?(--[\w-]+.*)$", text, re.MULTILINE):
+        default = re.match(r"--[\w-]+(?: \S+?)??=(\S+)", line)
+        found[re.match(r"--[\w-]+", line).group(0)] = default.group(1) if default else None
+    return found
+
+
+# The frozen surface. Add to it freely; to change or remove, say why in the change log.
+RUN = {
+    "--config": None, "--set": None, "--ranks": None, "--nodes": None, "--device": None,
+    "--share-gpus": None, "--dtype": None, "--batch": None, "--seed": "1234",
+    "--deterministic": None, "--timeout": "600", "--trace": None,
+}
+TRAIN = RUN | {
+    "--steps": None, "--num-train-epochs": "1", "--compat": None, "--out": None,
+    "--overwrite": None, "--save-interval": None, "--keep": "2", "--resume": None,
+    "--time-limit": None, "--log-interval": None, "--tensorboard": None, "--wandb": None,
+}
+MODEL = ("learning-rate", "weight-decay", "zero-stage", "config", "gradient-checkpointing")
+SURFACE = {
+    "check": {"--config": None, "--set": None, "--ranks": "1", "--nodes": "1"},
+    "env": {},
+    "init": {"--model": None, "--seed": "1234", "--out": None, "--dtype": "fp32",
+             "--value-head": None, "--overwrite": None},
+    "score": RUN | {"--model": None, "--tokenizer": None, "--input": None, "--out": None},
+    "generate": RUN | {
+        "--model": None, "--tokenizer": None, "--prompt": None, "--prompts": None,
+        "--max-new-tokens": None, "--min-new-tokens": "0", "--temperature": "0", "--top-k": "0",
+        "--top-p": "1", "--chat": None, "--out": None,
+    },
+    "ppo": TRAIN | {f"--{who}-{what}": None for who in ("actor", "critic") for what in MODEL} | {
+        "--actor": None, "--critic": None, "--reference": None, "--reward": None,
+        "--reward-fn": None, "--reward-cmd": None, "--reward-rule": None,
+        "--allow-random-reward": None, "--prompts": None, "--tokenizer": None,
+        "--generation-batch": None, "--training-batch": None, "--generation-batches": "1",
+        "--max-prompt-seq-len": "256", "--max-answer-seq-len": "256", "--temperature": "1",
+        "--top-k": "0", "--top-p": "1", "--unpin-actor-parameters": None,
+        "--release-inference-cache": None, "--save-samples": "0", "--kl-ctl": "0.1",
+        "--clip-reward-value": "5", "--cliprange": "0.2", "--cliprange-value": "0.2",
+        "--gamma": "1", "--lam": "0.95", "--unsup-coef": "27.8", "--ema-beta": "0.992",
+        "--ppo-epochs": "1", "--enable-ema": None, "--align-overflow": None,
+        "--num-padding-at-beginning": "1", "--gradient-accumulation-steps": None,
+        "--learning-rate": None, "--lr-scheduler-type": None, "--num-warmup-steps": "0",
+    },
+}
+
+
+def test_help_lists_commands_and_exit_codes():
+    result = reknit("--help")
+    assert result.returncode == 0
+    assert "Exit codes" in result.stdout
+    assert {"check", "env"} <= set(commands())
+    assert reknit().stdout == result.stdout
+
+
+def test_version():
+    result = reknit("--version")
+    assert (result.returncode, result.stdout.split()[0]) == (0, "reknit")
+
+
+@pytest.mark.parametrize("command", sorted(SURFACE))
+def test_the_frozen_surface_is_there(command):
+    if command not in commands():
+        pytest.skip(f"{command} is not built in yet")
+    actual = flags(command)
+    assert set(SURFACE[command]) <= set(actual)
+    assert {k: actual[k] for k, v in SURFACE[command].items() if v} == {
+        k: v for k, v in SURFACE[command].items() if v
+    }
+
+
+@pytest.mark.parametrize("command", sorted(SURFACE))
+def test_every_help_text_teaches(command):
+    if command not in commands():
+        pytest.skip(f"{command} is not built in yet")
+    result = reknit(command, "--help")
+    assert result.returncode == 0
+    assert "Example" in result.stdout
+    assert result.stderr == ""
+
+
+@pytest.fixture
+def config(tmp_path):
+    def write(content, name="ds.json"):
+        path = tmp_path / name
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return path
+
+    return write
+
+
+def check(path, *more):
+    return reknit("check", "--config", path, *more)
+
+
+WRONG = [
+    ({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 1536}, 8, "look exchanged"),
+    ({"train_batch_size": 10, "train_micro_batch_size_per_gpu": 2}, 2, "B = 10"),
+    ({"gradient_accumulation_steps": 4}, 2, "B or m must be given"),
+    ({"train_batch_size": "auto"}, 2, "auto"),
+    ({"train_batch_size": 8, "gradient_cliping": 1.0}, 2, "did you mean gradient_clipping?"),
+    ({"train_batch_size": 8, "zero_optimization": {"stage": 3, "stage3_prefetch_bucket": 1}}, 2,
+     "stage3_prefetch_bucket_size"),
+    ('{"train_batch_size": 8, "fp16": {"enabled": true, "enabled": false}}', 2,
+     "fp16.enabled is given twice"),
+    ({"train_batch_size": 8, "fp16": {"enabled": True}, "bf16": {"enabled": True}}, 2,
+     "both true"),
+    ({"train_batch_size": 8, "zero_optimization": {"cpu_offload": True}}, 2, "offload"),
+    ({"train_batch_size": 8, "zero_optimization": {"stage3_prefetch_bucket_size": 921600.9}}, 2,
+     "must be a whole number"),
+    ({"train_batch_size": 8, "zero_optimization": {"stage": 3, "mics_shard_size": 3}}, 4,
+     "does not divide 4 ranks"),
+    ('{\n  "train_batch_size": 8\n  "x": 1\n}', 2, "line 3, column"),
+    ("[]", 2, "not an object"),
+    ("", 2, "empty"),
+]
+
+
+@pytest.mark.parametrize("content,ranks,said", WRONG)
+def test_wrong_configs_end_with_2_and_say_why(config, content, ranks, said):
+    result = check(config(content), "--ranks", ranks)
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: ")
+    assert said in result.stderr
+    assert result.stderr.count("error: ") == 1
+
+
+def test_right_configs_end_with_0_and_say_what_they_do(config):
+    result = check(config("""{ // comments are fine
+        "train_batch_size": 16, "train_micro_batch_size_per_gpu": 2,
+        "zero_optimization": {"stage": 3, "mics_shard_size": 2, "sub_group_size": 1e8,},
+    }"""), "--ranks", 4, "--nodes", 2)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "16 sequences a step = 2 a rank x 2 micro-steps x 4 ranks" in result.stdout
+    assert "0: 0 1\n  1: 2 3" in result.stdout
+    assert "0: 0 2\n  1: 1 3" in result.stdout
+    assert "sub_group_size" in result.stdout
+
+
+def test_set_overrides_one_key(config):
+    path = config({"train_batch_size": 8, "zero_optimization": {"stage": 2}})
+    assert "ZeRO-3" in check(path, "--set", "zero_optimization.stage=3").stdout
+    assert check(path, "--set", "zero_optimization.stage=7").returncode == 2
+    assert check(path, "--set", "nonsense").returncode == 2
+
+
+BAD_LINES = [
+    (["nothing"], 2, "there is no command nothing"),
+    (["chek"], 2, "did you mean check?"),
+    (["check"], 2, "nothing to check"),
+    (["check", "--config"], 2, "--config"),
+    (["check", "--config", "/nonexistent/ds.json"], 3, "/nonexistent/ds.json"),
+    (["check", "--config", "/"], 3, "is a folder"),
+    (["check", "--rank", "2"], 2, "did you mean --ranks?"),
+    (["check", "--set", "a=1", "--ranks", "0"], 2, "--ranks"),
+    (["check", "--set", "a=1", "--ranks", "two"], 2, "--ranks"),
+    (["check", "--set", "a=1", "--ranks", "2", "--ranks", "4"], 2, "--ranks"),
+    (["check", "--set", "train_batch_size=4", "--ranks", "4", "--nodes", "3"], 2, "nodes"),
+    (["env", "--what"], 2, "there is no flag --what"),
+    (["env", "what"], 2, "what"),
+]
+
+
+@pytest.mark.parametrize("line,code,said", BAD_LINES, ids=lambda v: " ".join(v) if isinstance(v, list) else None)
+def test_bad_command_lines(line, code, said):
+    result = reknit(*line)
+    assert result.returncode == code
+    assert result.stderr.startswith("error: ")
+    assert said in result.stderr
+
+
+def test_env_names_versions_devices_and_what_is_missing():
+    result = reknit("env")
+    assert result.returncode == 0
+    for word in ("reknit ", "libtorch 2.", "cpu: ", "launcher: none", "threads", "V100", "AMD",
+                 "missing:"):
+        assert word in result.stdout
+
+
+def test_env_reads_the_launcher():
+    launched = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    assert "rank 1 of 2" in reknit("env", env=launched).stdout
+    partly = {key: launched[key] for key in ("RANK", "WORLD_SIZE")}
+    result = reknit("env", env=partly)
+    assert result.returncode == 2
+    assert "MASTER_ADDR" in result.stderr
+
+
+def test_errors_are_left_for_torchrun(tmp_path):
+    path = tmp_path / "error.json"
+    reknit("check", "--config", "/nonexistent/ds.json", env={"TORCHELASTIC_ERROR_FILE": str(path)})
+    assert "/nonexistent/ds.json" in json.loads(path.read_text())["message"]["message"]
