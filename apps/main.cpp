@@ -3,6 +3,7 @@
 #include "apps/command_line.h"
 #include "apps/commands.h"
 #include "apps/env_flags.h"
+#include "apps/init_flags.h"
 #include "apps/report_error.h"
 
 #include <CLI/App.hpp>
@@ -12,6 +13,8 @@ int main(int argc, char** argv) {
   const std::vector<Command> commands = {
       {"check", "Judge a config: what it will do, and all that is wrong with it",
        [](CLI::App& app) { return reknit::add_check(app, reknit::run_check); }},
+      {"init", "A Hugging Face folder with random weights",
+       [](CLI::App& app) { return reknit::add_init(app, reknit::run_init); }},
       {"env", "Versions, devices, launcher; what is built in and what is missing",
        [](CLI::App& app) { return reknit::add_env(app, reknit::run_env); }},
   };

@@ -332,10 +332,14 @@ std::vector<std::string> HfFolder::check_names(const std::vector<std::string>& n
 }
 
 std::vector<std::string> HfFolder::tokenizer_files() const {
+  return tokenizer_files_in(state_->path);
+}
+
+std::vector<std::string> tokenizer_files_in(const std::string& folder) {
   std::vector<std::string> files;
   for (const char* name : kTokenizerFiles) {
-    if (fs::exists(in_folder(state_->path, name))) {
-      files.push_back(in_folder(state_->path, name));
+    if (fs::exists(in_folder(folder, name))) {
+      files.push_back(in_folder(folder, name));
     }
   }
   return files;

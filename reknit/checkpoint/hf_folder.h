@@ -61,6 +61,9 @@ class HfFolder {
   std::shared_ptr<const State> state_;
 };
 
+/// The full paths of the tokenizer's and chat template's files in any folder.
+std::vector<std::string> tokenizer_files_in(const std::string& folder);
+
 /// The folder that `path_or_name` stands for. Throws InputError if there is none.
 std::string find_hf_folder(const std::string& path_or_name);
 

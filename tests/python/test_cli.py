@@ -36,7 +36,7 @@ def flags(command):
     text = reknit(command, "--help").stdout
     found = {}
     for line in re.findall(r"^  +(?:-\w,)?(--[\w-]+.*)$", text, re.MULTILINE):
-        default = re.match(r"--[\w-]+(?: \S+?)??=(\S+)", line)
+        default = re.match(r"--[\w-]+ ?[\w.\[\]|]*=(\S+)", line)
         found[re.match(r"--[\w-]+", line).group(0)] = default.group(1) if default else None
     return found
 
@@ -221,6 +221,59 @@ def test_env_reads_the_launcher():
     result = reknit("env", env=partly)
     assert result.returncode == 2
     assert "MASTER_ADDR" in result.stderr
+
+
+TINY = {"model_type": "opt", "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "ffn_dim": 32, "max_position_embeddings": 24,
+        "word_embed_proj_dim": 8, "do_layer_norm_before": False, "activation_function": "relu",
+        "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 2}
+
+
+def tensors(folder):
+    from safetensors.numpy import load_file
+
+    return load_file(folder / "model.safetensors")
+
+
+def test_init_writes_a_folder_that_depends_on_the_seed_alone(config, tmp_path):
+    path = config(TINY, "config.json")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    for name, seed in (("a", 7), ("b", 7), ("c", 8)):
+        result = reknit("init", "--model", path, "--seed", seed, "--out", tmp_path / name)
+        assert (result.returncode, result.stderr) == (0, "")
+    a, b, c = (tensors(tmp_path / name) for name in "abc")
+    assert all((a[name] == b[name]).all() for name in a)
+    table = "model.decoder.embed_tokens.weight"
+    assert (a[table] != c[table]).any()
+    assert a[table].shape == (40, 8)
+    assert 0.01 < a["model.decoder.layers.0.fc1.weight"].std() < 0.03
+    assert (tmp_path / "a" / "tokenizer.json").read_text() == "{}"
+    assert reknit("init", "--model", path, "--out", tmp_path / "a").returncode == 2
+    assert reknit("init", "--model", path, "--out", tmp_path / "a", "--overwrite").returncode == 0
+
+
+def test_init_refuses_what_it_does_not_know(config, tmp_path):
+    unknown = config({"model_type": "nothing"}, "config.json")
+    result = reknit("init", "--model", unknown, "--out", tmp_path / "x")
+    assert result.returncode == 3
+    assert "nothing" in result.stderr
+    assert not (tmp_path / "x").exists()
+    assert reknit("init", "--model", tmp_path / "none.json", "--out", tmp_path / "x").returncode == 3
+
+
+@pytest.mark.parametrize("dtype,head", [("fp32", False), ("bf16", True)])
+def test_init_loads_in_transformers(config, tmp_path, dtype, head):
+    transformers = pytest.importorskip("transformers")
+    path = config(TINY, "config.json")
+    out = tmp_path / "m"
+    result = reknit("init", "--model", path, "--out", out, "--dtype", dtype,
+                    *(["--value-head"] if head else []))
+    assert result.returncode == 0, result.stderr
+    kind = (transformers.AutoModelForSequenceClassification if head
+            else transformers.AutoModelForCausalLM)
+    model, info = kind.from_pretrained(out, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert str(model.dtype) == {"fp32": "torch.float32", "bf16": "torch.bfloat16"}[dtype]
 
 
 def test_errors_are_left_for_torchrun(tmp_path):

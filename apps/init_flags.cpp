@@ -1,0 +1,44 @@
+#include "apps/init_flags.h"
+
+#include "apps/validators.h"
+
+#include <filesystem>
+#include <map>
+#include <memory>
+
+namespace reknit {
+
+Action add_init(CLI::App& app, std::function<int(const InitOptions&)> run) {
+  auto o = std::make_shared<InitOptions>();
+  auto dtype = std::make_shared<std::string>("fp32");
+  app.add_option("--model", o->config_json, "A model's config.json, or the folder that holds it")
+      ->required()
+      ->type_name("FILE");
+  app.add_option("--out", o->out, "The Hugging Face folder to write")->required()->type_name("DIR");
+  add_seed_flag(app, o->seed);
+  app.add_option("--dtype", *dtype, "fp32, bf16, fp16")
+      ->check(one_of({"fp32", "bf16", "fp16"}))
+      ->type_name("T")
+      ->capture_default_str();
+  app.add_flag("--value-head", o->value_head, "A critic or reward model: one value a token");
+  app.add_flag("--overwrite", o->overwrite, "Replaces a folder that is there");
+  app.footer(
+      "\nExamples:\n"
+      "  reknit init --model opt-tiny/config.json --seed 1 --out opt-tiny-random\n"
+      "  reknit init --model opt-tiny --value-head --out critic --dtype bf16\n"
+      "\nA weight depends on the seed, its tensor's name and its place alone. Tokenizer files "
+      "beside\n"
+      "config.json are copied.");
+  return [o, dtype, run = std::move(run)] {
+    static const std::map<std::string, Precision> types = {
+        {"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}};
+    o->dtype = types.at(*dtype);
+    if (std::filesystem::is_directory(o->config_json)) {
+      o->config_json = (std::filesystem::path(o->config_json) / "config.json").string();
+    }
+    require_file("--model", o->config_json);
+    return run(*o);
+  };
+}
+
+}  // namespace reknit
