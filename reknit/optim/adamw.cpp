@@ -24,8 +24,8 @@ void AdamW::update(const std::vector<OptimizerShard>& shards, double lr,
   for (size_t i = 0; i < shards.size(); ++i) {
     std::vector<ops::UpdateRange> ranges;
     for (const ShardSlice& slice : shards[i].slices) {
-      ranges.push_back(
-          {slice.extent.begin, slice.extent.end, slice.param->decay ? settings_.weight_decay : 0.0, 1.0});
+      ranges.push_back({slice.extent.begin, slice.extent.end,
+                        slice.param->decay ? settings_.weight_decay : 0.0, 1.0});
     }
     ops::adam_update(states_[i], shards[i].grad, grad_scale, shards[i].weight, step, ranges);
   }

@@ -78,8 +78,8 @@ void Store::allocate(Group& group) {
       segment.gradient_offset = group.gradient_bytes;
       group.gradient_bytes += layout.bytes();
       segment.grad = new_buffer(layout.padded / placement.gradient_shards(), at::kFloat);
-      const Extent mine =
-          placement.optimizer_shards() == 1 ? Extent{0, layout.padded} : layout.shard(shard_index());
+      const Extent mine = placement.optimizer_shards() == 1 ? Extent{0, layout.padded}
+                                                            : layout.shard(shard_index());
       const int64_t skip = segment.resident ? mine.begin : 0;
       segment.master = layout.dtype == at::kFloat
                            ? segment.weight.narrow(0, skip, mine.size())

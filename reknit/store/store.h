@@ -36,7 +36,7 @@ struct StoreSettings {
 /// A parameter's part of an optimizer shard.
 struct ShardSlice {
   const ParamSpec* param = nullptr;
-  Extent extent;                   ///< elements of the shard
+  Extent extent;             ///< elements of the shard
   int64_t param_offset = 0;  ///< of extent.begin inside the flattened parameter
 };
 

@@ -10,8 +10,18 @@ import zipfile
 import torch
 from safetensors.torch import save_file
 
-DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int32,
-          torch.int16, torch.int8, torch.uint8, torch.bool]
+DTYPES = [
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.float64,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+]
 
 
 def every_dtype():
@@ -19,7 +29,9 @@ def every_dtype():
     tensors = {}
     for dtype in DTYPES:
         values = torch.randn(3, 5, generator=generator) * 20
-        values = values > 0 if dtype is torch.bool else values.abs() if dtype is torch.uint8 else values
+        values = (
+            values > 0 if dtype is torch.bool else values.abs() if dtype is torch.uint8 else values
+        )
         tensors[str(dtype).removeprefix("torch.")] = values.to(dtype)
     tensors["scalar"] = torch.tensor(3.5)
     tensors["empty"] = torch.empty(0, 4)
@@ -31,10 +43,18 @@ def views():
     grid = base.view(5, 12)
     tied = torch.randn(4, 3, generator=torch.Generator().manual_seed(1)).bfloat16()
     return collections.OrderedDict(
-        transposed=grid.t(), columns=grid[:, 3:7], steps=base[5::7], rows=grid[2:4],
-        expanded=base[3:4].expand(2, 6), permuted=base.view(3, 4, 5).permute(2, 0, 1),
-        embed=tied, head=tied, parameter=torch.nn.Parameter(grid[1:3, ::2]),
-        half=grid.half().t(), nothing=base[60:])
+        transposed=grid.t(),
+        columns=grid[:, 3:7],
+        steps=base[5::7],
+        rows=grid[2:4],
+        expanded=base[3:4].expand(2, 6),
+        permuted=base.view(3, 4, 5).permute(2, 0, 1),
+        embed=tied,
+        head=tied,
+        parameter=torch.nn.Parameter(grid[1:3, ::2]),
+        half=grid.half().t(),
+        nothing=base[60:],
+    )
 
 
 def rewrite_archive(source, target, change):
@@ -55,12 +75,34 @@ def to_zip64(source, target):
     for info in infos:
         name = info.filename.encode()
         extra = struct.pack("<HHQQQ", 1, 24, info.file_size, info.file_size, info.header_offset)
-        directory += struct.pack("<IHHHHHHIIIHHHHHII", 0x02014B50, 45, 45, 0, 0, 0, 0, info.CRC,
-                                 0xFFFFFFFF, 0xFFFFFFFF, len(name), len(extra), 0, 0, 0, 0,
-                                 0xFFFFFFFF) + name + extra
+        directory += (
+            struct.pack(
+                "<IHHHHHHIIIHHHHHII",
+                0x02014B50,
+                45,
+                45,
+                0,
+                0,
+                0,
+                0,
+                info.CRC,
+                0xFFFFFFFF,
+                0xFFFFFFFF,
+                len(name),
+                len(extra),
+                0,
+                0,
+                0,
+                0,
+                0xFFFFFFFF,
+            )
+            + name
+            + extra
+        )
     end64 = start + len(directory)
-    tail = struct.pack("<IQHHIIQQQQ", 0x06064B50, 44, 45, 45, 0, 0, len(infos), len(infos),
-                       len(directory), start)
+    tail = struct.pack(
+        "<IQHHIIQQQQ", 0x06064B50, 44, 45, 45, 0, 0, len(infos), len(infos), len(directory), start
+    )
     tail += struct.pack("<IIQI", 0x07064B50, 0, end64, 1)
     tail += struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
     with open(target, "wb") as file:
@@ -93,13 +135,21 @@ def main(folder):
     torch.save(torch.ones(2), "bare.bin")
     torch.save({"w": torch.complex(torch.ones(2), torch.ones(2)).conj().imag}, "negated.bin")
     torch.save(module, "whole_module.bin")
-    rewrite_archive("dtypes.bin", "big_endian.bin",
-                    lambda name, data: b"big" if name.endswith("byteorder") else data)
-    for title, function, argument in [("system", os.system, "touch executed"),
-                                      ("eval", eval, "open('executed', 'w')")]:
+    rewrite_archive(
+        "dtypes.bin",
+        "big_endian.bin",
+        lambda name, data: b"big" if name.endswith("byteorder") else data,
+    )
+    for title, function, argument in [
+        ("system", os.system, "touch executed"),
+        ("eval", eval, "open('executed', 'w')"),
+    ]:
         hostile = pickle.dumps({"w": Runs(function, argument)}, protocol=2)
-        rewrite_archive("dtypes.bin", f"{title}.bin",
-                        lambda name, data: hostile if name.endswith("data.pkl") else data)
+        rewrite_archive(
+            "dtypes.bin",
+            f"{title}.bin",
+            lambda name, data: hostile if name.endswith("data.pkl") else data,
+        )
 
 
 main(sys.argv[1])

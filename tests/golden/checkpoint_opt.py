@@ -15,9 +15,16 @@ from transformers import AutoModelForCausalLM, GenerationConfig, OPTConfig, OPTF
 
 def write(folder):
     torch.manual_seed(11)
-    config = OPTConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, ffn_dim=32,
-                       num_attention_heads=2, max_position_embeddings=20, word_embed_proj_dim=8,
-                       do_layer_norm_before=False)
+    config = OPTConfig(
+        vocab_size=50,
+        hidden_size=16,
+        num_hidden_layers=2,
+        ffn_dim=32,
+        num_attention_heads=2,
+        max_position_embeddings=20,
+        word_embed_proj_dim=8,
+        do_layer_norm_before=False,
+    )
     model = OPTForCausalLM(config)
     single, sharded = os.path.join(folder, "single"), os.path.join(folder, "sharded")
     model.save_pretrained(single)

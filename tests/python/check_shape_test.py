@@ -89,6 +89,14 @@ def test_a_file_without_a_purpose_fails(tmp_path):
     assert "x.h:1: no purpose" in result.stdout
 
 
+def test_a_header_may_speak_for_the_source_and_the_test_named_after_it(tmp_path):
+    include = '#include "reknit/base/x.h"\n'
+    own = {"reknit/base/x.cpp": include, "tests/base/x_test.cpp": include}
+    assert run(tmp_path, own).returncode == 0
+    result = run(tmp_path, {"tests/base/y_test.cpp": include})
+    assert "tests/base/y_test.cpp:1: no purpose" in result.stdout
+
+
 def test_the_allow_list_needs_a_reason_and_must_be_needed(tmp_path):
     listed = {"scripts/shape_allow.txt": "reknit/base/x.cpp::f one table, read as a whole\n"}
     assert run(tmp_path, file(function(101)) | listed).returncode == 0
