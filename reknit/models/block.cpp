@@ -94,6 +94,26 @@ at::Tensor mlp_backward(const ModelSpec& spec, const Full& params, const Gradien
   return linear_backward(d_before, saved.mlp.branch_input, params, gradients, kFc1Weight);
 }
 
+/// -> the sum after attention, what the MLP's residual adds to.
+at::Tensor up_to_activation(const ModelSpec& spec, const Full& params, const at::Tensor& x,
+                            const Attend& attend, const BlockReduce& reduce, BlockSaved& keep) {
+  const Residual around_attn(spec, params, kAttnNormWeight);
+  keep.qkv = linear(around_attn.enter(x, keep.attn), params, kQkvWeight);
+  keep.attention = attend(keep.qkv);
+  at::Tensor branch = reduce.after_attention(linear(keep.attention.out, params, kAttnOutWeight));
+  at::Tensor middle = around_attn.leave(x, std::move(branch), keep.attn);
+
+  const Residual around_mlp(spec, params, kMlpNormWeight);
+  keep.fc1_out = linear(around_mlp.enter(middle, keep.mlp), params, kFc1Weight);
+  keep.activated = ops::activation(keep.fc1_out, spec.activation);
+  return middle;
+}
+
+/// Of the MLP's two wide tensors one is enough; see BlockSaved.
+void drop_redundant(const ModelSpec& spec, BlockSaved& saved) {
+  (spec.activation == ops::Activation::kRelu ? saved.fc1_out : saved.activated).reset();
+}
+
 }  // namespace
 
 double attention_scale(const ModelSpec& spec) {
@@ -104,19 +124,23 @@ at::Tensor block_forward(const ModelSpec& spec, const Full& params, const at::Te
                          const Attend& attend, const BlockReduce& reduce, BlockSaved* saved) {
   BlockSaved local;
   BlockSaved& keep = saved != nullptr ? *saved : local;
+  const at::Tensor middle = up_to_activation(spec, params, x, attend, reduce, keep);
+  at::Tensor branch = reduce.after_mlp(linear(keep.activated, params, kFc2Weight));
+  at::Tensor y = Residual(spec, params, kMlpNormWeight).leave(middle, std::move(branch), keep.mlp);
+  drop_redundant(spec, keep);
+  return y;
+}
 
-  const Residual around_attn(spec, params, kAttnNormWeight);
-  keep.qkv = linear(around_attn.enter(x, keep.attn), params, kQkvWeight);
-  keep.attention = attend(keep.qkv);
-  at::Tensor branch = reduce.after_attention(linear(keep.attention.out, params, kAttnOutWeight));
-  const at::Tensor middle = around_attn.leave(x, std::move(branch), keep.attn);
-
-  const Residual around_mlp(spec, params, kMlpNormWeight);
-  keep.fc1_out = linear(around_mlp.enter(middle, keep.mlp), params, kFc1Weight);
-  keep.activated = ops::activation(keep.fc1_out, spec.activation);
-  branch = reduce.after_mlp(linear(keep.activated, params, kFc2Weight));
-  (spec.activation == ops::Activation::kRelu ? keep.fc1_out : keep.activated).reset();
-  return around_mlp.leave(middle, std::move(branch), keep.mlp);
+BlockSaved block_recompute(const ModelSpec& spec, const Full& params, const at::Tensor& x,
+                           const Attend& attend, const BlockReduce& reduce) {
+  BlockSaved saved;
+  if (spec.norm_before) {
+    up_to_activation(spec, params, x, attend, reduce, saved);
+    drop_redundant(spec, saved);
+  } else {  // the last norm reads the sum
+    block_forward(spec, params, x, attend, reduce, &saved);
+  }
+  return saved;
 }
 
 at::Tensor block_backward(const ModelSpec& spec, const Full& params, Gradients& gradients,

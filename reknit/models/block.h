@@ -41,6 +41,10 @@ using Attend = std::function<ops::AttentionOut(const at::Tensor& qkv)>;
 at::Tensor block_forward(const ModelSpec& spec, const Full& params, const at::Tensor& x,
                          const Attend& attend, const BlockReduce& reduce, BlockSaved* saved);
 
+/// What block_forward would have saved, bit for bit, without what only its result needs.
+BlockSaved block_recompute(const ModelSpec& spec, const Full& params, const at::Tensor& x,
+                           const Attend& attend, const BlockReduce& reduce);
+
 /// d_y [N, H] -> d_x [N, H]; adds into the gradients of the group. Consumes `saved`:
 /// each tensor is given up once it has been read. `slopes` as in ops::attention.
 at::Tensor block_backward(const ModelSpec& spec, const Full& params, Gradients& gradients,

@@ -193,7 +193,7 @@ void Decoder::blocks_backward(ParamSource& params, Saved& saved, at::Tensor d_x)
     BlockSaved block;
     if (saved.checkpointing == Checkpointing::kFull) {
       const at::Tensor x = std::exchange(saved.block_inputs[layer], {});
-      block_forward(spec_, group, x, attend, *reduce_, &block);
+      block = block_recompute(spec_, group, x, attend, *reduce_);
     } else {
       block = std::exchange(saved.blocks[layer], {});
     }

@@ -1,6 +1,7 @@
 // One Decoder under everything that may vary: batches, checkpointing, frozen parts, dtypes.
 #include "reknit/models/decoder.h"
 
+#include "reknit/models/saved.h"
 #include "tests/models/golden_case.h"
 #include "tests/support/plain_cache.h"
 
@@ -341,6 +342,32 @@ TEST(Decoder, ATokenOutsideTheVocabularyIsRefusedByNumber) {
     } catch (const InputError& error) {
       EXPECT_THAT(error.what(), HasSubstr("token " + std::to_string(token)));
     }
+  }
+}
+
+TEST(Decoder, CheckpointingKeepsBlockInputsOnlyAndABackwardLeavesNothing) {
+  const GoldenCase c("opt-350m");
+  const Decoder decoder(c.spec);
+  PlainSource params(decoder.groups(), at::kFloat, c10::kCPU);
+  c.fill(params);
+  for (const Checkpointing mode : {Checkpointing::kNone, Checkpointing::kFull}) {
+    std::shared_ptr<Saved> saved;
+    decoder.logprobs(params, c.batch(c10::kCPU), c.golden.at("targets"), Phase::kForward, false,
+                     &saved, mode);
+    const size_t layers = static_cast<size_t>(c.spec.layers);
+    EXPECT_EQ(saved->blocks.size(), mode == Checkpointing::kNone ? layers : 0);
+    EXPECT_EQ(saved->block_inputs.size(), mode == Checkpointing::kFull ? layers : 0);
+    decoder.logprobs_backward(params, saved, c.golden.at("weights"));
+    for (const BlockSaved& block : saved->blocks) {
+      EXPECT_FALSE(block.qkv.defined() || block.attention.out.defined() ||
+                   block.activated.defined() || block.fc1_out.defined() ||
+                   block.attn.norm_input.defined() || block.mlp.branch_input.defined());
+    }
+    for (const at::Tensor& input : saved->block_inputs) {
+      EXPECT_FALSE(input.defined());
+    }
+    EXPECT_FALSE(saved->hidden.defined() || saved->embed.tokens.defined() ||
+                 saved->head.project_input.defined());
   }
 }
 
