@@ -20,8 +20,8 @@ std::string test_name(const testing::TestParamInfo<DecoderGolden::ParamType>& in
   return name;
 }
 
-/// Every element within 1e-5 of the parameter's norm (of a thousandth of its group's
-/// norm where the parameter's own gradient is next to nothing).
+/// Every element within 1e-5 (fp32_tolerance) of the parameter's norm (of a thousandth of its
+/// group's norm where the parameter's own gradient is next to nothing).
 void expect_gradients(const PlainSource& params, const PerParam& expected) {
   for (size_t g = 0; g < expected.size(); ++g) {
     double group_square = 0;
@@ -33,7 +33,7 @@ void expect_gradients(const PlainSource& params, const PerParam& expected) {
       const double scale =
           std::max(expected[g][p].norm().item<double>(), 1e-3 * std::sqrt(group_square));
       EXPECT_GT(scale, 0);
-      EXPECT_LE(max_difference(actual, expected[g][p]), 1e-5 * scale)
+      EXPECT_LE(max_difference(actual, expected[g][p]), fp32_tolerance(actual.device()) * scale)
           << params.groups()[g].params[p].name;
     }
   }
@@ -48,10 +48,10 @@ TEST_P(DecoderGolden, LogprobsEntropyAndEveryGradientAreThoseOfTransformers) {
   std::shared_ptr<Saved> saved;
   const ops::TokenLogprobs out =
       decoder.logprobs(params, c.batch(device()), targets, Phase::kForward, true, &saved);
-  EXPECT_LE(max_difference(out.logp, c.golden.at("logp")), 1e-5);
+  EXPECT_LE(max_difference(out.logp, c.golden.at("logp")), fp32_tolerance(device()));
   const at::Tensor real = c.golden.at("targets") >= 0;
   EXPECT_LE(max_difference(out.entropy.cpu().index({real}), c.golden.at("entropy").index({real})),
-            1e-5);
+            fp32_tolerance(device()));
 
   decoder.logprobs_backward(params, std::move(saved), c.golden.at("weights").to(device()));
   expect_gradients(params, assemble(params.groups(), c.spec, c.with_prefix("grad.")));
@@ -64,7 +64,7 @@ TEST_P(DecoderGolden, ValuesAndTheirGradientsAreThoseOfTransformers) {
   c.fill(params);
   std::shared_ptr<Saved> saved;
   const at::Tensor values = decoder.values(params, c.batch(device()), Phase::kForward, &saved);
-  EXPECT_LE(max_difference(values, c.golden.at("values")), 1e-5);
+  EXPECT_LE(max_difference(values, c.golden.at("values")), fp32_tolerance(device()));
 
   decoder.values_backward(params, std::move(saved), c.golden.at("value_weights").to(device()));
   expect_gradients(params, assemble(params.groups(), c.spec, c.with_prefix("value_grad.")));

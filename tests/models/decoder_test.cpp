@@ -101,13 +101,13 @@ TEST_P(DecoderOn, ASequenceIsTheSameAloneAndInARaggedBatchWithEmptyOnes) {
           .logp;
     };
     const at::Tensor together = logprobs(c.tokens, lengths);
-    EXPECT_LE(max_difference(together, c.golden.at("logp")), 1e-5);
+    EXPECT_LE(max_difference(together, c.golden.at("logp")), fp32_tolerance(GetParam()));
     int64_t begin = 0;
     for (const int64_t length : c.lengths) {
       const std::vector<int64_t> tokens(c.tokens.begin() + begin,
                                         c.tokens.begin() + begin + length);
       EXPECT_LE(max_difference(logprobs(tokens, {length}), together.narrow(0, begin, length)),
-                1e-5);
+                fp32_tolerance(GetParam()));
       begin += length;
     }
   }
@@ -160,7 +160,7 @@ TEST_P(DecoderOn, PromptsInTheCacheContinueAsTheWholeSequenceWould) {
     whole.insert(whole.end(), b.begin(), b.end());
     const at::Tensor expected =
         decoder.prefill(params, TokenBatch::of(whole, {5, 2, 9}, c.spec, GetParam()), fresh);
-    EXPECT_LE(max_difference(logits, expected), 2e-5);
+    EXPECT_LE(max_difference(logits, expected), 2 * fp32_tolerance(GetParam()));
   }
 }
 
@@ -187,8 +187,11 @@ TEST_P(DecoderOn, FrozenParametersGetNoGradientAndChangeNoOther) {
         for (size_t p = 0; p < mixed[g].params.size(); ++p) {
           const at::Tensor& gradient = pass.gradients[g][p];
           ASSERT_EQ(gradient.defined(), mixed[g].params[p].trainable);
-          EXPECT_TRUE(!gradient.defined() || at::equal(gradient, expected.gradients[g][p]))
-              << mixed[g].params[p].name;
+          if (gradient.defined()) {  // on GPUs a frozen bias may choose another GEMM
+            const at::Tensor& reference = expected.gradients[g][p];
+            const double bound = GetParam().is_cpu() ? 0 : 1e-5 * reference.norm().item<double>();
+            EXPECT_LE(max_difference(gradient, reference), bound) << mixed[g].params[p].name;
+          }
         }
       }
     }
@@ -211,7 +214,7 @@ TEST_P(DecoderOn, PaddedRowsOfTheTableChangeNothingAndGetNoGradient) {
     const int table = tied ? 0 : static_cast<int>(padded.groups()[table_group].params.size()) - 1;
     padded.value(table_group, table).slice(0, c.spec.vocab).fill_(1e4);
     const Pass pass = run(c, padded);
-    EXPECT_LE(max_difference(pass.out.logp, expected.out.logp), 1e-6);
+    EXPECT_LE(max_difference(pass.out.logp, expected.out.logp), fp32_tolerance(GetParam()));
     const at::Tensor gradient = padded.gradient(table_group, table);
     EXPECT_EQ(gradient.slice(0, c.spec.vocab).abs().max().item<float>(), 0);
     EXPECT_LE(
