@@ -133,8 +133,9 @@ Row row_of(const json& value, const std::string& place) {
        {"tokens", &row.tokens}}};
   json other = json::object();
   for (const auto& [key, part] : value.items()) {
-    const auto known = std::find_if(fields.begin(), fields.end(),
-                                    [&key](const auto& field) { return field.first == key; });
+    const auto known = std::find_if(
+        fields.begin(), fields.end(),
+        [name = std::string_view(key)](const auto& field) { return field.first == name; });
     if (known == fields.end()) {
       other[key] = part;
     } else if (!part.is_null()) {
