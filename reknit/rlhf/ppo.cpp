@@ -1,0 +1,375 @@
+#include "reknit/rlhf/ppo.h"
+
+#include "reknit/data/rows.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+namespace reknit {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  this_rank().compute.synchronize();
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Rank r's part of n things, in rank order.
+int64_t part_begin(int64_t n, int rank, int world) {
+  return n * rank / world;
+}
+
+std::vector<double> sum_over(Communicator& world, std::vector<double> values, ReduceOp op) {
+  const Stream& stream = this_rank().compute;
+  const at::Tensor local = at::tensor(values, at::kDouble).to(this_rank().device);
+  const at::Tensor total = world.all_reduce({local}, op, stream).wait(stream)[0].cpu();
+  const auto* data = total.const_data_ptr<double>();
+  return {data, data + total.numel()};
+}
+
+std::span<Experience> slice(std::span<Experience> all, int64_t begin, int64_t count) {
+  const auto size = static_cast<int64_t>(all.size());
+  const int64_t first = std::min(begin, size);
+  return all.subspan(static_cast<size_t>(first),
+                     static_cast<size_t>(std::min(count, size - first)));
+}
+
+}  // namespace
+
+/// Running sums of the last pass over the global batch; local until summarise().
+struct Ppo::Sums {
+  double actor_loss = 0, critic_loss = 0;
+  double clipped = 0, value_clipped = 0;
+  double tokens = 0;     ///< unmasked entries that were trained on
+  double ratio_max = 0;  ///< maximum, not a sum
+};
+
+Ppo::Ppo(PpoModels models, PpoSettings settings, std::vector<std::vector<int64_t>> prompts,
+         ScoreFunction score)
+    : models_(models),
+      settings_(std::move(settings)),
+      prompts_(std::move(prompts)),
+      score_(std::move(score)),
+      hybrid_(models.actor->decoder, models.actor->store, settings_.hybrid),
+      actor_trainer_(models.actor->store, settings_.actor),
+      critic_trainer_(models.critic->store, settings_.critic) {
+  if (settings_.minibatch == 0) {
+    settings_.minibatch = settings_.global_batch;
+  }
+  require<InputError>(!prompts_.empty(), "there are no prompts");
+  require<UsageError>(settings_.global_batch > 0 && settings_.minibatch > 0 &&
+                          settings_.global_batch % settings_.minibatch == 0,
+                      "a global batch of ", settings_.global_batch,
+                      " prompts is not a multiple of updates of ", settings_.minibatch);
+  require<UsageError>(settings_.micro_batch > 0, "a micro-batch of ", settings_.micro_batch);
+  require<UsageError>((models_.reward != nullptr) != static_cast<bool>(score_),
+                      "PPO needs either a reward model or a reward function");
+}
+
+PpoRecord Ppo::step(int64_t step) {
+  const auto start = Clock::now();
+  PpoRecord record;
+  record.step = step + 1;
+  generate(step, record);
+  judge();
+  score_answers();
+  estimate();
+  const auto train_start = Clock::now();
+  train(record);
+  record.train_s = seconds_since(train_start);
+  record.e2e_s = seconds_since(start);
+  record.other_s = record.e2e_s - record.gather_s - record.generate_s - record.train_s;
+  return record;
+}
+
+// The prompts of this rank: of every minibatch its part, in rank order.
+std::vector<GenerationRequest> Ppo::requests(int64_t step) const {
+  const Communicator& world = *models_.actor->store.comms().world;
+  const auto count = static_cast<int64_t>(prompts_.size());
+  std::vector<GenerationRequest> mine;
+  int64_t epoch = -1;
+  std::vector<int64_t> order;
+  for (int64_t base = 0; base < settings_.global_batch; base += settings_.minibatch) {
+    const int64_t begin = base + part_begin(settings_.minibatch, world.rank(), world.size());
+    const int64_t end = base + part_begin(settings_.minibatch, world.rank() + 1, world.size());
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t sequence = step * settings_.global_batch + i;
+      if (sequence / count != epoch) {
+        epoch = sequence / count;
+        order = permutation(settings_.seed, epoch, count);
+      }
+      mine.push_back({prompts_[order[sequence % count]], static_cast<uint64_t>(sequence)});
+    }
+  }
+  return mine;
+}
+
+void Ppo::generate(int64_t step, PpoRecord& record) {
+  const auto start = Clock::now();
+  const std::vector<GenerationRequest> mine = requests(step);
+  std::vector<Generation> answers;
+  {
+    GenerateLease lease = hybrid_.enter_generation();
+    record.gather_s = hybrid_.gather_seconds();
+    answers = lease.generate(mine, settings_.generate_batch, settings_.sampling);
+  }
+  record.generate_s = seconds_since(start) - record.gather_s;
+  const Communicator& world = *models_.actor->store.comms().world;
+  const int64_t per_minibatch =
+      part_begin(settings_.minibatch, world.rank() + 1, world.size()) -
+      part_begin(settings_.minibatch, world.rank(), world.size());
+  experiences_.clear();
+  minibatch_begin_ = {0};
+  for (size_t i = 0; i < mine.size(); ++i) {
+    Experience experience;
+    experience.tokens = mine[i].prompt;
+    experience.prompt_length = static_cast<int64_t>(mine[i].prompt.size());
+    experience.sequence = mine[i].sequence;
+    experience.ended = answers[i].ended;
+    experience.tokens.insert(experience.tokens.end(), answers[i].tokens.begin(),
+                             answers[i].tokens.end());
+    experience.mask.assign(answers[i].tokens.size(), 1);
+    if (settings_.rules == PpoRules::kDeepSpeedChat) {
+      apply_chat_mask(experience);
+    }
+    experiences_.push_back(std::move(experience));
+    if (static_cast<int64_t>(experiences_.size() - minibatch_begin_.back()) == per_minibatch) {
+      minibatch_begin_.push_back(experiences_.size());
+    }
+  }
+  minibatch_begin_.resize(settings_.global_batch / settings_.minibatch + 1, experiences_.size());
+}
+
+// The end token equals the pad token there, so it is masked; an answer of at most one
+// other token is dropped.
+void Ppo::apply_chat_mask(Experience& experience) {
+  if (experience.ended) {
+    experience.mask.back() = 0;
+  }
+  if (experience.unmasked() <= 1) {
+    std::fill(experience.mask.begin(), experience.mask.end(), uint8_t{0});
+  }
+}
+
+// The largest number of forwards any rank needs: all of them run that many.
+int64_t Ppo::num_micro_batches(int64_t sequences) const {
+  const int world = models_.actor->store.comms().world->size();
+  const int64_t most = (sequences + world - 1) / world;
+  return std::max<int64_t>(1, (most + settings_.micro_batch - 1) / settings_.micro_batch);
+}
+
+// What actor, reference and critic say of every answer, before any update.
+void Ppo::judge() {
+  const int64_t forwards =
+      num_micro_batches(settings_.minibatch) * (settings_.global_batch / settings_.minibatch);
+  for (int64_t i = 0; i < forwards; ++i) {
+    const auto part =
+        slice(experiences_, i * settings_.micro_batch, settings_.micro_batch);
+    const ExperienceBatch batch = ExperienceBatch::of(part);
+    const auto actor = models_.actor->decoder.logprobs(models_.actor->store, batch.tokens,
+                                                       batch.targets, Phase::kForward, true);
+    const auto reference = models_.reference->decoder.logprobs(
+        models_.reference->store, batch.tokens, batch.targets, Phase::kForward, false);
+    const at::Tensor values =
+        models_.critic->decoder.values(models_.critic->store, batch.tokens, Phase::kForward);
+    auto logp = batch.entries(part, actor.logp);
+    auto entropy = batch.entries(part, actor.entropy);
+    auto ref_logp = batch.entries(part, reference.logp);
+    auto old_values = batch.entries(part, values);
+    for (size_t k = 0; k < part.size(); ++k) {
+      part[k].logp = std::move(logp[k]);
+      part[k].entropy = std::move(entropy[k]);
+      part[k].ref_logp = std::move(ref_logp[k]);
+      part[k].values = std::move(old_values[k]);
+    }
+    models_.actor->store.finish_pass();
+    models_.reference->store.finish_pass();
+    models_.critic->store.finish_pass();
+  }
+}
+
+void Ppo::score_answers() {
+  if (score_) {
+    const std::vector<double> scores = score_(experiences_);
+    REKNIT_INVARIANT(scores.size() == experiences_.size(), "a reward function gave ",
+                     scores.size(), " scores for ", experiences_.size(), " answers");
+    for (size_t i = 0; i < scores.size(); ++i) {
+      experiences_[i].score = scores[i];
+    }
+    return;
+  }
+  const int64_t forwards =
+      num_micro_batches(settings_.minibatch) * (settings_.global_batch / settings_.minibatch);
+  for (int64_t i = 0; i < forwards; ++i) {
+    const auto part = slice(experiences_, i * settings_.micro_batch, settings_.micro_batch);
+    const ExperienceBatch batch = ExperienceBatch::of(part);
+    const at::Tensor values =
+        models_.reward->decoder.values(models_.reward->store, batch.tokens, Phase::kForward)
+            .to(at::kCPU, at::kFloat)
+            .contiguous();
+    for (size_t k = 0; k < part.size(); ++k) {
+      // DeepSpeed-Chat reads the last token before the end token.
+      const bool before_end = settings_.rules == PpoRules::kDeepSpeedChat && part[k].ended;
+      part[k].score = values.const_data_ptr<float>()[batch.last_rows[k] - (before_end ? 1 : 0)];
+    }
+    models_.reward->store.finish_pass();
+  }
+}
+
+void Ppo::estimate() {
+  for (Experience& experience : experiences_) {
+    const auto rewards =
+        token_rewards(experience.logp, experience.ref_logp, experience.score, settings_.constants);
+    Advantages estimated = estimate_advantages(rewards, experience.values, settings_.constants);
+    experience.advantages = std::move(estimated.advantages);
+    experience.returns = std::move(estimated.returns);
+  }
+}
+
+void Ppo::train(PpoRecord& record) {
+  Sums sums;
+  const int64_t minibatches = settings_.global_batch / settings_.minibatch;
+  for (int epoch = 0; epoch < settings_.ppo_epochs; ++epoch) {
+    sums = Sums{};
+    for (int64_t minibatch = 0; minibatch < minibatches; ++minibatch) {
+      update(minibatch, sums, record);
+    }
+  }
+  summarise(sums, record);
+}
+
+// Strict: one over the unmasked tokens of the global minibatch. DeepSpeed-Chat: the mean
+// over ranks of each rank's own token mean.
+double Ppo::token_weight(std::span<const Experience> part) const {
+  Communicator& world = *models_.actor->store.comms().world;
+  double tokens = 0;
+  for (const Experience& experience : part) {
+    tokens += static_cast<double>(experience.unmasked());
+  }
+  if (settings_.rules == PpoRules::kDeepSpeedChat) {
+    return tokens == 0 ? 0.0 : 1.0 / (tokens * world.size());
+  }
+  const double total = sum_over(world, {tokens}, ReduceOp::kSum)[0];
+  return total == 0 ? 0.0 : 1.0 / total;
+}
+
+void Ppo::update(int64_t minibatch, Sums& sums, PpoRecord& record) {
+  const std::span<Experience> part =
+      std::span(experiences_)
+          .subspan(minibatch_begin_[minibatch],
+                   minibatch_begin_[minibatch + 1] - minibatch_begin_[minibatch]);
+  const double weight = token_weight(part);
+  const int64_t forwards = num_micro_batches(settings_.minibatch);
+  for (int64_t i = 0; i < forwards; ++i) {
+    train_actor(slice(part, i * settings_.micro_batch, settings_.micro_batch), weight, sums);
+  }
+  record.actor = actor_trainer_.step();
+  for (int64_t i = 0; i < forwards; ++i) {
+    train_critic(slice(part, i * settings_.micro_batch, settings_.micro_batch), weight, sums);
+  }
+  record.critic = critic_trainer_.step();
+}
+
+void Ppo::train_actor(std::span<Experience> part, double weight, Sums& sums) {
+  const ExperienceBatch batch = ExperienceBatch::of(part);
+  Model& actor = *models_.actor;
+  std::shared_ptr<Saved> saved;
+  const auto scored =
+      actor.decoder.logprobs(actor.store, batch.tokens, batch.targets, Phase::kForward, false,
+                             &saved, settings_.checkpointing);
+  const auto logp = batch.entries(part, scored.logp);
+  std::vector<float> gradient(batch.entry_rows.size());
+  size_t first = 0;
+  for (size_t k = 0; k < part.size(); ++k) {
+    const std::span<float> out = std::span(gradient).subspan(first, logp[k].size());
+    const PolicyLoss loss =
+        policy_loss(logp[k], part[k].logp, part[k].advantages, part[k].mask,
+                    settings_.constants.cliprange, weight * actor_trainer_.loss_scale(), out);
+    sums.actor_loss += loss.loss * weight;
+    sums.clipped += static_cast<double>(loss.clipped);
+    sums.ratio_max = std::max(sums.ratio_max, loss.ratio_max);
+    sums.tokens += static_cast<double>(part[k].unmasked());
+    first += logp[k].size();
+  }
+  actor.decoder.logprobs_backward(actor.store, std::move(saved), batch.scatter(gradient));
+}
+
+void Ppo::train_critic(std::span<Experience> part, double weight, Sums& sums) {
+  const ExperienceBatch batch = ExperienceBatch::of(part);
+  Model& critic = *models_.critic;
+  std::shared_ptr<Saved> saved;
+  const at::Tensor all_values = critic.decoder.values(critic.store, batch.tokens, Phase::kForward,
+                                                      &saved, settings_.checkpointing);
+  const auto values = batch.entries(part, all_values);
+  std::vector<float> gradient(batch.entry_rows.size());
+  size_t first = 0;
+  for (size_t k = 0; k < part.size(); ++k) {
+    const std::span<float> out = std::span(gradient).subspan(first, values[k].size());
+    const ValueLoss loss = value_loss(values[k], part[k].values, part[k].returns, part[k].mask,
+                                      settings_.constants.cliprange_value,
+                                      weight * critic_trainer_.loss_scale(), out);
+    sums.critic_loss += loss.loss * weight;
+    sums.value_clipped += static_cast<double>(loss.clipped);
+    first += values[k].size();
+  }
+  critic.decoder.values_backward(critic.store, std::move(saved), batch.scatter(gradient));
+}
+
+void Ppo::summarise(const Sums& sums, PpoRecord& record) const {
+  Communicator& world = *models_.actor->store.comms().world;
+  double count = 0, score = 0, score_squares = 0, ended = 0, length = 0;
+  double tokens = 0, kl = 0, entropy = 0, returns = 0, return_squares = 0, errors = 0,
+         error_squares = 0;
+  for (const Experience& e : experiences_) {
+    count += 1;
+    score += e.score;
+    score_squares += e.score * e.score;
+    ended += e.ended;
+    length += static_cast<double>(e.answer_length());
+    for (size_t t = 0; t < e.mask.size(); ++t) {
+      if (e.mask[t] == 0) {
+        continue;
+      }
+      const double error = e.returns[t] - e.values[t];
+      tokens += 1;
+      kl += static_cast<double>(e.logp[t]) - e.ref_logp[t];
+      entropy += e.entropy[t];
+      returns += e.returns[t];
+      return_squares += e.returns[t] * e.returns[t];
+      errors += error;
+      error_squares += error * error;
+    }
+  }
+  const auto total = sum_over(
+      world, {count, score, score_squares, ended, length, tokens, kl, entropy, returns,
+              return_squares, errors, error_squares, sums.actor_loss, sums.critic_loss,
+              sums.clipped, sums.value_clipped, sums.tokens},
+      ReduceOp::kSum);
+  const double n = std::max(1.0, total[0]);
+  const double t = std::max(1.0, total[5]);
+  const double trained = std::max(1.0, total[16]);
+  const double minibatches = static_cast<double>(settings_.global_batch / settings_.minibatch);
+  record.reward = total[1] / n;
+  record.reward_std = std::sqrt(std::max(0.0, total[2] / n - record.reward * record.reward));
+  record.eos_fraction = total[3] / n;
+  record.answer_length = total[4] / n;
+  record.tokens = static_cast<int64_t>(total[5]);
+  record.kl = total[6] / t;
+  record.entropy = total[7] / t;
+  const double return_variance = total[9] / t - std::pow(total[8] / t, 2);
+  const double error_variance = total[11] / t - std::pow(total[10] / t, 2);
+  record.explained_variance = return_variance > 0 ? 1.0 - error_variance / return_variance : 0.0;
+  record.actor_loss = total[12] / minibatches;
+  record.critic_loss = total[13] / minibatches;
+  record.clip_fraction = total[14] / trained;
+  record.value_clip_fraction = total[15] / trained;
+  record.ratio_max = sum_over(world, {sums.ratio_max}, ReduceOp::kMax)[0];
+  record.actor_skipped = actor_trainer_.skipped();
+  record.critic_skipped = critic_trainer_.skipped();
+}
+
+}  // namespace reknit
