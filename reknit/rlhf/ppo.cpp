@@ -31,6 +31,20 @@ std::vector<double> sum_over(Communicator& world, std::vector<double> values, Re
   return {data, data + total.numel()};
 }
 
+// A scoring pass: nothing is kept for a backward, nothing stays gathered.
+ops::TokenLogprobs logprobs(Model& model, const ExperienceBatch& batch, bool with_entropy) {
+  auto result = model.decoder.logprobs(model.store, batch.tokens, batch.targets, Phase::kForward,
+                                       with_entropy);
+  model.store.finish_pass();
+  return result;
+}
+
+at::Tensor values(Model& model, const ExperienceBatch& batch) {
+  at::Tensor result = model.decoder.values(model.store, batch.tokens, Phase::kForward);
+  model.store.finish_pass();
+  return result;
+}
+
 std::span<Experience> slice(std::span<Experience> all, int64_t begin, int64_t count) {
   const auto size = static_cast<int64_t>(all.size());
   const int64_t first = std::min(begin, size);
@@ -170,25 +184,20 @@ void Ppo::judge() {
     const auto part =
         slice(experiences_, i * settings_.micro_batch, settings_.micro_batch);
     const ExperienceBatch batch = ExperienceBatch::of(part);
-    const auto actor = models_.actor->decoder.logprobs(models_.actor->store, batch.tokens,
-                                                       batch.targets, Phase::kForward, true);
-    const auto reference = models_.reference->decoder.logprobs(
-        models_.reference->store, batch.tokens, batch.targets, Phase::kForward, false);
-    const at::Tensor values =
-        models_.critic->decoder.values(models_.critic->store, batch.tokens, Phase::kForward);
+    // One model after the other: they take turns on the same slots.
+    const auto actor = logprobs(*models_.actor, batch, true);
+    const auto reference = logprobs(*models_.reference, batch, false);
+    const at::Tensor all_values = values(*models_.critic, batch);
     auto logp = batch.entries(part, actor.logp);
     auto entropy = batch.entries(part, actor.entropy);
     auto ref_logp = batch.entries(part, reference.logp);
-    auto old_values = batch.entries(part, values);
+    auto old_values = batch.entries(part, all_values);
     for (size_t k = 0; k < part.size(); ++k) {
       part[k].logp = std::move(logp[k]);
       part[k].entropy = std::move(entropy[k]);
       part[k].ref_logp = std::move(ref_logp[k]);
       part[k].values = std::move(old_values[k]);
     }
-    models_.actor->store.finish_pass();
-    models_.reference->store.finish_pass();
-    models_.critic->store.finish_pass();
   }
 }
 
@@ -207,16 +216,13 @@ void Ppo::score_answers() {
   for (int64_t i = 0; i < forwards; ++i) {
     const auto part = slice(experiences_, i * settings_.micro_batch, settings_.micro_batch);
     const ExperienceBatch batch = ExperienceBatch::of(part);
-    const at::Tensor values =
-        models_.reward->decoder.values(models_.reward->store, batch.tokens, Phase::kForward)
-            .to(at::kCPU, at::kFloat)
-            .contiguous();
+    const at::Tensor scores =
+        values(*models_.reward, batch).to(at::kCPU, at::kFloat).contiguous();
     for (size_t k = 0; k < part.size(); ++k) {
       // DeepSpeed-Chat reads the last token before the end token.
       const bool before_end = settings_.rules == PpoRules::kDeepSpeedChat && part[k].ended;
-      part[k].score = values.const_data_ptr<float>()[batch.last_rows[k] - (before_end ? 1 : 0)];
+      part[k].score = scores.const_data_ptr<float>()[batch.last_rows[k] - (before_end ? 1 : 0)];
     }
-    models_.reward->store.finish_pass();
   }
 }
 
@@ -304,17 +310,17 @@ void Ppo::train_critic(std::span<Experience> part, double weight, Sums& sums) {
   std::shared_ptr<Saved> saved;
   const at::Tensor all_values = critic.decoder.values(critic.store, batch.tokens, Phase::kForward,
                                                       &saved, settings_.checkpointing);
-  const auto values = batch.entries(part, all_values);
+  const auto new_values = batch.entries(part, all_values);
   std::vector<float> gradient(batch.entry_rows.size());
   size_t first = 0;
   for (size_t k = 0; k < part.size(); ++k) {
-    const std::span<float> out = std::span(gradient).subspan(first, values[k].size());
-    const ValueLoss loss = value_loss(values[k], part[k].values, part[k].returns, part[k].mask,
+    const std::span<float> out = std::span(gradient).subspan(first, new_values[k].size());
+    const ValueLoss loss = value_loss(new_values[k], part[k].values, part[k].returns, part[k].mask,
                                       settings_.constants.cliprange_value,
                                       weight * critic_trainer_.loss_scale(), out);
     sums.critic_loss += loss.loss * weight;
     sums.value_clipped += static_cast<double>(loss.clipped);
-    first += values[k].size();
+    first += new_values[k].size();
   }
   critic.decoder.values_backward(critic.store, std::move(saved), batch.scatter(gradient));
 }
