@@ -33,9 +33,9 @@ struct Experience {
 /// The packed input of several experiences, on the calling rank's device.
 struct ExperienceBatch {
   TokenBatch tokens;
-  at::Tensor targets;                ///< [N]: the answer token that follows, -1 elsewhere
-  std::vector<int64_t> entry_rows;   ///< row of every entry of every experience, in order
-  std::vector<int64_t> last_rows;    ///< row of each sequence's last token
+  at::Tensor targets;               ///< [N]: the answer token that follows, -1 elsewhere
+  std::vector<int64_t> entry_rows;  ///< row of every entry of every experience, in order
+  std::vector<int64_t> last_rows;   ///< row of each sequence's last token
 
   static ExperienceBatch of(std::span<const Experience> experiences);
 

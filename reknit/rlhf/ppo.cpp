@@ -133,9 +133,8 @@ void Ppo::generate(int64_t step, PpoRecord& record) {
   }
   record.generate_s = seconds_since(start) - record.gather_s;
   const Communicator& world = *models_.actor->store.comms().world;
-  const int64_t per_minibatch =
-      part_begin(settings_.minibatch, world.rank() + 1, world.size()) -
-      part_begin(settings_.minibatch, world.rank(), world.size());
+  const int64_t per_minibatch = part_begin(settings_.minibatch, world.rank() + 1, world.size()) -
+                                part_begin(settings_.minibatch, world.rank(), world.size());
   experiences_.clear();
   minibatch_begin_ = {0};
   for (size_t i = 0; i < mine.size(); ++i) {
@@ -181,8 +180,7 @@ void Ppo::judge() {
   const int64_t forwards =
       num_micro_batches(settings_.minibatch) * (settings_.global_batch / settings_.minibatch);
   for (int64_t i = 0; i < forwards; ++i) {
-    const auto part =
-        slice(experiences_, i * settings_.micro_batch, settings_.micro_batch);
+    const auto part = slice(experiences_, i * settings_.micro_batch, settings_.micro_batch);
     const ExperienceBatch batch = ExperienceBatch::of(part);
     // One model after the other: they take turns on the same slots.
     const auto actor = logprobs(*models_.actor, batch, true);
@@ -204,8 +202,8 @@ void Ppo::judge() {
 void Ppo::score_answers() {
   if (score_) {
     const std::vector<double> scores = score_(experiences_);
-    REKNIT_INVARIANT(scores.size() == experiences_.size(), "a reward function gave ",
-                     scores.size(), " scores for ", experiences_.size(), " answers");
+    REKNIT_INVARIANT(scores.size() == experiences_.size(), "a reward function gave ", scores.size(),
+                     " scores for ", experiences_.size(), " answers");
     for (size_t i = 0; i < scores.size(); ++i) {
       experiences_[i].score = scores[i];
     }
@@ -216,8 +214,7 @@ void Ppo::score_answers() {
   for (int64_t i = 0; i < forwards; ++i) {
     const auto part = slice(experiences_, i * settings_.micro_batch, settings_.micro_batch);
     const ExperienceBatch batch = ExperienceBatch::of(part);
-    const at::Tensor scores =
-        values(*models_.reward, batch).to(at::kCPU, at::kFloat).contiguous();
+    const at::Tensor scores = values(*models_.reward, batch).to(at::kCPU, at::kFloat).contiguous();
     for (size_t k = 0; k < part.size(); ++k) {
       // DeepSpeed-Chat reads the last token before the end token.
       const bool before_end = settings_.rules == PpoRules::kDeepSpeedChat && part[k].ended;
@@ -315,9 +312,9 @@ void Ppo::train_critic(std::span<Experience> part, double weight, Sums& sums) {
   size_t first = 0;
   for (size_t k = 0; k < part.size(); ++k) {
     const std::span<float> out = std::span(gradient).subspan(first, new_values[k].size());
-    const ValueLoss loss = value_loss(new_values[k], part[k].values, part[k].returns, part[k].mask,
-                                      settings_.constants.cliprange_value,
-                                      weight * critic_trainer_.loss_scale(), out);
+    const ValueLoss loss =
+        value_loss(new_values[k], part[k].values, part[k].returns, part[k].mask,
+                   settings_.constants.cliprange_value, weight * critic_trainer_.loss_scale(), out);
     sums.critic_loss += loss.loss * weight;
     sums.value_clipped += static_cast<double>(loss.clipped);
     first += new_values[k].size();
@@ -350,11 +347,11 @@ void Ppo::summarise(const Sums& sums, PpoRecord& record) const {
       error_squares += error * error;
     }
   }
-  const auto total = sum_over(
-      world, {count, score, score_squares, ended, length, tokens, kl, entropy, returns,
-              return_squares, errors, error_squares, sums.actor_loss, sums.critic_loss,
-              sums.clipped, sums.value_clipped, sums.tokens},
-      ReduceOp::kSum);
+  const auto total = sum_over(world,
+                              {count, score, score_squares, ended, length, tokens, kl, entropy,
+                               returns, return_squares, errors, error_squares, sums.actor_loss,
+                               sums.critic_loss, sums.clipped, sums.value_clipped, sums.tokens},
+                              ReduceOp::kSum);
   const double n = std::max(1.0, total[0]);
   const double t = std::max(1.0, total[5]);
   const double trained = std::max(1.0, total[16]);

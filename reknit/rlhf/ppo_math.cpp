@@ -26,8 +26,7 @@ std::vector<double> token_rewards(std::span<const float> logp, std::span<const f
   }
   if (!rewards.empty()) {
     require_number(score, "the score", rewards.size() - 1);
-    rewards.back() +=
-        std::clamp(score, -constants.clip_reward_value, constants.clip_reward_value);
+    rewards.back() += std::clamp(score, -constants.clip_reward_value, constants.clip_reward_value);
   }
   return rewards;
 }
@@ -57,8 +56,7 @@ PolicyLoss policy_loss(std::span<const float> logp, std::span<const float> old_l
     if (mask[t] == 0) {
       continue;
     }
-    const double ratio =
-        std::exp(static_cast<double>(logp[t]) - static_cast<double>(old_logp[t]));
+    const double ratio = std::exp(static_cast<double>(logp[t]) - static_cast<double>(old_logp[t]));
     const double plain = -advantages[t] * ratio;
     const double clipped = -advantages[t] * std::clamp(ratio, 1.0 - cliprange, 1.0 + cliprange);
     require_number(plain, "the policy loss", t);

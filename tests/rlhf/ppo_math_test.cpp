@@ -48,7 +48,8 @@ TEST(PpoMath, ANanInAMaskedEntryChangesNothing) {
   const std::vector<float> old{0, kNan};
   const std::vector<double> advantages{1, 1};
   std::vector<float> gradient{9, 9};
-  const auto loss = policy_loss(logp, old, advantages, std::vector<uint8_t>{1, 0}, 0.2, 1.0, gradient);
+  const auto loss =
+      policy_loss(logp, old, advantages, std::vector<uint8_t>{1, 0}, 0.2, 1.0, gradient);
   EXPECT_DOUBLE_EQ(loss.loss, -1.0);
   EXPECT_EQ(gradient[0], -1.0f);
   EXPECT_EQ(gradient[1], 0.0f);
@@ -58,9 +59,11 @@ TEST(PpoMath, ANanInAnUnmaskedEntryIsAnError) {
   const std::vector<float> logp{0, 0};
   const std::vector<float> old{0, kNan};
   std::vector<float> gradient(2);
-  EXPECT_THROW(policy_loss(logp, old, std::vector<double>{1, 1}, std::vector<uint8_t>{1, 1}, 0.2, 1.0, gradient),
+  EXPECT_THROW(policy_loss(logp, old, std::vector<double>{1, 1}, std::vector<uint8_t>{1, 1}, 0.2,
+                           1.0, gradient),
                NumbersError);
-  EXPECT_THROW(value_loss(old, logp, std::vector<double>{1, 1}, std::vector<uint8_t>{1, 1}, 0.2, 1.0, gradient),
+  EXPECT_THROW(value_loss(old, logp, std::vector<double>{1, 1}, std::vector<uint8_t>{1, 1}, 0.2,
+                          1.0, gradient),
                NumbersError);
 }
 

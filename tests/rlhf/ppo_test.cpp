@@ -8,15 +8,15 @@ namespace {
 
 using namespace testing_support;
 
-struct Run {
+struct PpoRun {
   std::vector<PpoRecord> records;
   std::map<uint64_t, std::vector<int64_t>> tokens;  ///< by global sequence number
   std::vector<at::Tensor> actor, critic;
 };
 
-Run run_ppo(const std::string& model, int world, RankModelSettings placement,
-            const PpoSettings& settings, int steps = 3) {
-  Run run;
+PpoRun run_ppo(const std::string& model, int world, RankModelSettings placement,
+               const PpoSettings& settings, int steps = 3) {
+  PpoRun run;
   std::mutex mutex;
   const auto folder = golden_folder("models") / model;
   on_ranks(world, [&](std::shared_ptr<Communicator> comm) {
@@ -48,7 +48,8 @@ bool is_qkv_bias(const at::Tensor& weight, int64_t hidden) {
   return weight.dim() == 1 && weight.numel() == 3 * hidden;
 }
 
-void expect_same_run(const Run& run, const Run& expected, int64_t hidden, const std::string& what) {
+void expect_same_run(const PpoRun& run, const PpoRun& expected, int64_t hidden,
+                     const std::string& what) {
   EXPECT_EQ(run.tokens, expected.tokens) << what;
   for (size_t i = 0; i < expected.records.size(); ++i) {
     const PpoRecord& a = run.records[i];
@@ -74,17 +75,17 @@ void expect_same_run(const Run& run, const Run& expected, int64_t hidden, const 
 
 TEST(Ppo, NoNumberDependsOnTheNumberOfRanks) {
   for (const std::string model : {"opt-350m", "bloom-4-heads", "opt-125m"}) {
-    const Run expected = run_ppo(model, 1, {.zero_stage = 0}, tiny_ppo());
+    const PpoRun expected = run_ppo(model, 1, {.zero_stage = 0}, tiny_ppo());
     for (const int world : {1, 2, 3, 4, 5}) {
-      const Run run = run_ppo(model, world, {}, tiny_ppo());
+      const PpoRun run = run_ppo(model, world, {}, tiny_ppo());
       expect_same_run(run, expected, 32, str(model, " on ", world, " ranks"));
     }
   }
 }
 
 TEST(Ppo, RepeatedRunsAreBitEqual) {
-  const Run first = run_ppo("opt-350m", 4, {}, tiny_ppo());
-  const Run second = run_ppo("opt-350m", 4, {}, tiny_ppo());
+  const PpoRun first = run_ppo("opt-350m", 4, {}, tiny_ppo());
+  const PpoRun second = run_ppo("opt-350m", 4, {}, tiny_ppo());
   EXPECT_EQ(first.tokens, second.tokens);
   for (size_t i = 0; i < first.actor.size(); ++i) {
     EXPECT_TRUE(at::equal(first.actor[i], second.actor[i]));
@@ -98,9 +99,9 @@ TEST(Ppo, LayerwiseGenerationPersistenceAndMinibatchesGiveTheSameNumbersOnAllRan
   settings.minibatch = 3;
   settings.ppo_epochs = 2;
   settings.checkpointing = Checkpointing::kFull;
-  const Run expected = run_ppo("opt-350m", 1, {.zero_stage = 0}, settings, 2);
+  const PpoRun expected = run_ppo("opt-350m", 1, {.zero_stage = 0}, settings, 2);
   for (const int world : {2, 4}) {
-    const Run run = run_ppo("opt-350m", world, {.persistence_threshold = 100}, settings, 2);
+    const PpoRun run = run_ppo("opt-350m", world, {.persistence_threshold = 100}, settings, 2);
     expect_same_run(run, expected, 32, str(world, " ranks"));
   }
 }
@@ -109,8 +110,8 @@ TEST(Ppo, WithoutALearningRateTheRunDiffersFromTheSecondStepOn) {
   PpoSettings frozen = tiny_ppo();
   frozen.actor.lr = 0;
   frozen.critic.lr = 0;
-  const Run still = run_ppo("bloom-4-heads", 2, {}, frozen);
-  const Run moving = run_ppo("bloom-4-heads", 2, {}, tiny_ppo());
+  const PpoRun still = run_ppo("bloom-4-heads", 2, {}, frozen);
+  const PpoRun moving = run_ppo("bloom-4-heads", 2, {}, tiny_ppo());
   EXPECT_EQ(still.records[0].reward, moving.records[0].reward);
   EXPECT_EQ(still.records[0].kl, 0.0);
   EXPECT_NEAR(still.records[1].kl, 0.0, 1e-7);

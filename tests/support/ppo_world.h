@@ -52,8 +52,18 @@ inline PpoSettings tiny_ppo() {
   settings.global_batch = 6;
   settings.micro_batch = 2;
   settings.generate_batch = 2;
-  settings.actor = {.name = "actor", .lr = 1e-3, .schedule = {}, .adam = {.beta2 = 0.95}, .clip = 1.0, .scaler = {}};
-  settings.critic = {.name = "critic", .lr = 1e-3, .schedule = {}, .adam = {.beta2 = 0.95}, .clip = 1.0, .scaler = {}};
+  settings.actor = {.name = "actor",
+                    .lr = 1e-3,
+                    .schedule = {},
+                    .adam = {.beta2 = 0.95},
+                    .clip = 1.0,
+                    .scaler = {}};
+  settings.critic = {.name = "critic",
+                     .lr = 1e-3,
+                     .schedule = {},
+                     .adam = {.beta2 = 0.95},
+                     .clip = 1.0,
+                     .scaler = {}};
   return settings;
 }
 
