@@ -37,7 +37,8 @@ class Tokenizer {
 
   /// The text of `ids`; `skip_special` leaves special tokens out. Bytes that are not
   /// UTF-8 become U+FFFD; ids that are no tokens (padded vocabularies have them) are
-  /// left out.
+  /// left out. As in the Python package, an added token all of whose letters are in
+  /// the byte-level alphabet stands for those bytes (ASCII is unchanged by that).
   std::string decode(std::span<const int64_t> ids, bool skip_special = false) const;
 
   /// The bytes that `id` adds to a text; empty if it is no token. Valid as long as a
