@@ -1,7 +1,7 @@
 // The reknit command as a function of its arguments.
 #pragma once
 
-#include "apps/run_flags.h"
+#include "apps/shared_flags.h"
 
 #include <functional>
 #include <string>

@@ -1,7 +1,7 @@
 // reknit env: its flags.
 #pragma once
 
-#include "apps/run_flags.h"
+#include "apps/shared_flags.h"
 
 namespace reknit {
 

@@ -47,7 +47,7 @@ std::vector<Setting> default_settings(const RunOptions& run, const SettingsReque
     defaults.push_back({"zero_optimization.stage", 3, "default"});
   }
   if (run.place.cuda && !is_given("fp16.enabled") && !is_given("bf16.enabled")) {
-    defaults.push_back({"bf16.enabled", true, "default"});
+    defaults.push_back({str(to_string(request.on_cuda), ".enabled"), true, "default"});
   }
   if (request.trains) {
     defaults.push_back({"optimizer.type", "AdamW", "default"});

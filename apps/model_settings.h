@@ -11,11 +11,12 @@ namespace reknit {
 
 /// What a command adds to the merge.
 struct SettingsRequest {
-  std::string model;              ///< "actor": heads messages; empty for a command's only model
-  bool trains = true;             ///< batch triple and learning rate are needed
-  int64_t default_batch = 0;      ///< micro-batch if nothing gives one; 0: none
-  std::vector<Setting> flags;     ///< what the command's own flags say
-  std::vector<Setting> defaults;  ///< the command's own defaults
+  std::string model;          ///< "actor": heads messages; empty for a command's only model
+  bool trains = true;         ///< batch triple and learning rate are needed
+  int64_t default_batch = 0;  ///< micro-batch if nothing gives one; 0: none
+  Precision on_cuda = Precision::kBf16;  ///< precision on CUDA if nothing says one
+  std::vector<Setting> flags;            ///< what the command's own flags say
+  std::vector<Setting> defaults;         ///< the command's own defaults
 };
 
 /// Fills settings.reading, resolved_json and learning_rate_from. Throws one UsageError
@@ -23,7 +24,7 @@ struct SettingsRequest {
 /// warnings go to the log.
 ///
 /// Without any config file: ZeRO-3 on several ranks. Precision: --dtype, else the
-/// config's, else bf16 on CUDA and fp32 on the CPU.
+/// config's, else request.on_cuda, and fp32 on the CPU.
 void resolve_model_settings(const RunOptions& run, const SettingsRequest& request,
                             ModelSettings& settings);
 

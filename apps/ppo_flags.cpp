@@ -242,6 +242,10 @@ SettingsRequest request_for(const std::string& name, const ModelSettings& model,
         {"hybrid_engine.release_inference_cache", true, "--release-inference-cache"});
   }
   request.defaults.push_back({"optimizer.params.betas", {0.9, 0.95}, "default"});
+  if (o.deepspeed_chat) {
+    request.on_cuda = Precision::kFp16;
+    request.defaults.push_back({"fp16.loss_scale_window", 100, "default"});
+  }
   return request;
 }
 

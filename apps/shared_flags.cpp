@@ -1,4 +1,4 @@
-#include "apps/run_flags.h"
+#include "apps/shared_flags.h"
 
 #include "apps/validators.h"
 #include "reknit/checkpoint/hf_folder.h"
