@@ -27,7 +27,7 @@ void add_flags(CLI::App& app, GenerateOptions& o) {
   auto* prompt =
       app.add_option("--prompt", o.prompt, "One prompt")->type_name("TEXT")->group(group);
   app.add_option("--prompts", o.prompts, "JSON lines with \"prompt\", \"messages\" or \"tokens\"")
-      ->type_name("FILE...")
+      ->type_name("FILE")
       ->excludes(prompt)
       ->group(group);
   app.add_option("--max-new-tokens", o.max_new_tokens, "Tokens an answer may have")
@@ -42,14 +42,17 @@ void add_flags(CLI::App& app, GenerateOptions& o) {
       ->group(group);
   app.add_option("--temperature", o.sampling.temperature, "0 is greedy")
       ->check(not_negative())
+      ->type_name("X")
       ->capture_default_str()
       ->group(group);
   app.add_option("--top-k", o.sampling.top_k, "0 is off")
       ->check(at_least(0))
+      ->type_name("N")
       ->capture_default_str()
       ->group(group);
   app.add_option("--top-p", o.sampling.top_p, "1 is off")
       ->check(number_within(0, 1))
+      ->type_name("X")
       ->capture_default_str()
       ->group(group);
   app.add_flag("--chat", o.chat, "Puts prompts through the model's chat template")->group(group);

@@ -41,28 +41,24 @@ void add_models(CLI::App& app, PpoOptions& o) {
   app.add_option("--reference", o.reference_dir, "Frozen (default: the actor's folder)")
       ->type_name("DIR")
       ->group(group);
-  auto* reward = app.add_option("--reward", o.reward_dir,
-                                "A reward model, frozen (default: the critic's folder)")
-                     ->type_name("DIR")
-                     ->group(group);
-  auto* fn = app.add_option("--reward-fn", o.reward_fn, "A Python function instead")
-                 ->type_name("FILE.py:NAME")
-                 ->group(group);
-  auto* cmd = app.add_option("--reward-cmd", o.reward_cmd, "A command instead")
-                  ->type_name("COMMAND")
-                  ->group(group);
-  auto* rule = app.add_option("--reward-rule", o.reward_rule, "A built-in rule instead")
-                   ->type_name("RULE")
-                   ->group(group);
-  reward->excludes(fn)->excludes(cmd)->excludes(rule);
-  fn->excludes(cmd)->excludes(rule);
-  cmd->excludes(rule);
+  app.add_option("--reward", o.reward_dir, "A reward model, frozen (default: the critic's folder)")
+      ->type_name("DIR")
+      ->group(group);
+  app.add_option("--reward-fn", o.reward_fn, "A Python function instead of it")
+      ->type_name("FILE.py:NAME")
+      ->group(group);
+  app.add_option("--reward-cmd", o.reward_cmd, "A command instead of it")
+      ->type_name("COMMAND")
+      ->group(group);
+  app.add_option("--reward-rule", o.reward_rule, "A built-in rule instead of it")
+      ->type_name("RULE")
+      ->group(group);
   app.add_flag("--allow-random-reward", o.allow_random_reward,
                "Lets the reward model have no trained head")
       ->group(group);
   app.add_option("--prompts", o.prompts, "JSON lines with \"prompt\" or \"messages\"")
       ->required()
-      ->type_name("FILE...")
+      ->type_name("FILE")
       ->group(group);
   app.add_option("--tokenizer", o.tokenizer_dir, "Default: the actor's folder")
       ->type_name("DIR")
@@ -94,14 +90,17 @@ void add_rollout(CLI::App& app, Parsed& p) {
       ->group(group);
   app.add_option("--temperature", o.sampling.temperature, "0 is greedy")
       ->check(not_negative())
+      ->type_name("X")
       ->capture_default_str()
       ->group(group);
   app.add_option("--top-k", o.sampling.top_k, "0 is off")
       ->check(at_least(0))
+      ->type_name("N")
       ->capture_default_str()
       ->group(group);
   app.add_option("--top-p", o.sampling.top_p, "1 is off")
       ->check(number_within(0, 1))
+      ->type_name("X")
       ->capture_default_str()
       ->group(group);
   app.add_flag("--unpin-actor-parameters", o.unpin_actor_parameters,
@@ -128,7 +127,7 @@ void add_constants(CLI::App& app, PpoOptions& o) {
   number("--cliprange-value", o.cliprange_value, "Clips the change of values");
   number("--gamma", o.gamma, "Discount");
   number("--lam", o.lam, "Lambda of the generalised advantage");
-  number("--unsup-coef", o.unsup_coef, "Weight of an unsupervised loss");
+  number("--unsup-coef", o.unsup_coef, "Has no effect: there is no unsupervised loss");
   number("--ema-beta", o.ema_beta, "Decay of the moving average");
   app.add_option("--ppo-epochs", o.ppo_epochs, "Passes over each generation")
       ->check(at_least(1))
@@ -207,9 +206,21 @@ void check_files(PpoOptions& o) {
   o.reward_dir = require_model("--reward", o.reward_dir);
   o.tokenizer_dir = require_model("--tokenizer", o.tokenizer_dir);
   require_files("--prompts", o.prompts);
-  const bool has_reward = !o.reward_dir.empty() || !o.reward_fn.empty() || !o.reward_cmd.empty() ||
-                          !o.reward_rule.empty();
-  if (!has_reward && o.critic_dir.empty()) {
+  std::string given;
+  int rewards = 0;
+  for (const auto& [flag, value] : {std::pair{"--reward", &o.reward_dir},
+                                    {"--reward-fn", &o.reward_fn},
+                                    {"--reward-cmd", &o.reward_cmd},
+                                    {"--reward-rule", &o.reward_rule}}) {
+    if (!value->empty()) {
+      ++rewards;
+      given += str(given.empty() ? "" : " and ", flag);
+    }
+  }
+  if (rewards > 1) {
+    throw UsageError(str(given, " are given, and there is one reward"), "keep one of them");
+  }
+  if (rewards == 0 && o.critic_dir.empty()) {
     throw UsageError(
         "there is no reward: neither --reward, --reward-fn, --reward-cmd, "
         "--reward-rule nor --critic is given",

@@ -38,7 +38,7 @@ Action add_score(CLI::App& app, std::function<int(const ScoreOptions&)> run) {
       ->group(group);
   app.add_option("--input", o->inputs, "JSON lines with \"text\", \"prompt\" or \"tokens\"")
       ->required()
-      ->type_name("FILE...")
+      ->type_name("FILE")
       ->group(group);
   app.add_option("--out", o->out, "JSON lines (default: standard output)")
       ->type_name("FILE")

@@ -1,6 +1,6 @@
 #include "reknit/config/deepspeed_keys.h"
 
-#include "reknit/config/json_path.h"
+#include "reknit/base/error.h"
 
 #include <algorithm>
 #include <numeric>
@@ -115,6 +115,23 @@ std::string nearest_key(std::string_view path) {
     }
   }
   return std::string(nearest);
+}
+
+std::string deepspeed_keys_markdown() {
+  std::string out = "| key | default | meaning | here |\n|---|---|---|---|\n";
+  for (const KeySpec& key : deepspeed_keys()) {
+    const std::string_view fate = key.fate == KeyFate::kImplemented ? "yes"
+                                  : key.fate == KeyFate::kNoMeaning ? "no effect: "
+                                                                    : "refused: ";
+    out += str("| `", key.path, "` | ", key.default_json == "null" ? "" : key.default_json, " | ",
+               key.sentence, " | ", fate, key.reason, " |\n");
+  }
+  out += "\n| other name | read as |\n|---|---|\n";
+  for (const KeyAlias& alias : deepspeed_aliases()) {
+    out += str("| `", alias.path, "`", alias.deprecated ? " (old)" : "", " | `", alias.replacement,
+               "` |\n");
+  }
+  return out;
 }
 
 }  // namespace reknit

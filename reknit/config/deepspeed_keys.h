@@ -75,6 +75,9 @@ std::string nearest_key(std::string_view path);
 /// Insertions, deletions and changes of one letter that turn `a` into `b`.
 size_t edit_distance(std::string_view a, std::string_view b);
 
+/// The table as the documentation shows it.
+std::string deepspeed_keys_markdown();
+
 /// The parts of the table, one per source file.
 std::vector<KeySpec> general_keys();
 std::vector<KeySpec> zero_keys();

@@ -7,6 +7,8 @@
 
 #include <gmock/gmock.h>
 
+#include <filesystem>
+#include <fstream>
 #include <set>
 
 namespace reknit {
@@ -85,6 +87,13 @@ TEST(DeepSpeedKeys, DefaultsWrittenInTheTableAreTheStructsDefaults) {
         },
         key.target(standard));
   }
+}
+
+TEST(DeepSpeedKeys, TheDocumentationHoldsTheTable) {
+  const std::filesystem::path root = std::filesystem::path(REKNIT_TEST_DATA).parent_path();
+  std::ifstream file(root.parent_path() / "docs" / "deepspeed_config.md");
+  const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  EXPECT_THAT(page, HasSubstr(deepspeed_keys_markdown()));
 }
 
 TEST(DeepSpeedConfig, AnEmptyConfigIsAllDefaults) {
