@@ -22,7 +22,10 @@ def reknit(*args, env=None):
     clean = {key: value for key, value in os.environ.items() if not LAUNCHERS.match(key)}
     return subprocess.run(
         [str(BINARY), *map(str, args)],
-        capture_output=True, text=True, timeout=60, env={**clean, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**clean, **(env or {})},
     )
 
 
@@ -43,40 +46,100 @@ def flags(command):
 
 # The frozen surface. Add to it freely; to change or remove, say why in the change log.
 RUN = {
-    "--config": None, "--set": None, "--ranks": None, "--nodes": None, "--device": None,
-    "--share-gpus": None, "--dtype": None, "--batch": None, "--seed": "1234",
-    "--deterministic": None, "--timeout": "600", "--trace": None,
+    "--config": None,
+    "--set": None,
+    "--ranks": None,
+    "--nodes": None,
+    "--device": None,
+    "--share-gpus": None,
+    "--dtype": None,
+    "--batch": None,
+    "--seed": "1234",
+    "--deterministic": None,
+    "--timeout": "600",
+    "--trace": None,
 }
 TRAIN = RUN | {
-    "--steps": None, "--num-train-epochs": "1", "--compat": None, "--out": None,
-    "--overwrite": None, "--save-interval": None, "--keep": "2", "--resume": None,
-    "--time-limit": None, "--log-interval": None, "--tensorboard": None, "--wandb": None,
+    "--steps": None,
+    "--num-train-epochs": "1",
+    "--compat": None,
+    "--out": None,
+    "--overwrite": None,
+    "--save-interval": None,
+    "--keep": "2",
+    "--resume": None,
+    "--time-limit": None,
+    "--log-interval": None,
+    "--tensorboard": None,
+    "--wandb": None,
 }
 MODEL = ("learning-rate", "weight-decay", "zero-stage", "config", "gradient-checkpointing")
 SURFACE = {
     "check": {"--config": None, "--set": None, "--ranks": "1", "--nodes": "1"},
     "env": {},
-    "init": {"--model": None, "--seed": "1234", "--out": None, "--dtype": "fp32",
-             "--value-head": None, "--overwrite": None},
-    "score": RUN | {"--model": None, "--tokenizer": None, "--input": None, "--out": None},
-    "generate": RUN | {
-        "--model": None, "--tokenizer": None, "--prompt": None, "--prompts": None,
-        "--max-new-tokens": None, "--min-new-tokens": "0", "--temperature": "0", "--top-k": "0",
-        "--top-p": "1", "--chat": None, "--out": None,
+    "init": {
+        "--model": None,
+        "--seed": "1234",
+        "--out": None,
+        "--dtype": "fp32",
+        "--value-head": None,
+        "--overwrite": None,
     },
-    "ppo": TRAIN | {f"--{who}-{what}": None for who in ("actor", "critic") for what in MODEL} | {
-        "--actor": None, "--critic": None, "--reference": None, "--reward": None,
-        "--reward-fn": None, "--reward-cmd": None, "--reward-rule": None,
-        "--allow-random-reward": None, "--prompts": None, "--tokenizer": None,
-        "--generation-batch": None, "--training-batch": None, "--generation-batches": "1",
-        "--max-prompt-seq-len": "256", "--max-answer-seq-len": "256", "--temperature": "1",
-        "--top-k": "0", "--top-p": "1", "--unpin-actor-parameters": None,
-        "--release-inference-cache": None, "--save-samples": "0", "--kl-ctl": "0.1",
-        "--clip-reward-value": "5", "--cliprange": "0.2", "--cliprange-value": "0.2",
-        "--gamma": "1", "--lam": "0.95", "--unsup-coef": "27.8", "--ema-beta": "0.992",
-        "--ppo-epochs": "1", "--enable-ema": None, "--align-overflow": None,
-        "--num-padding-at-beginning": "1", "--gradient-accumulation-steps": None,
-        "--learning-rate": None, "--lr-scheduler-type": None, "--num-warmup-steps": "0",
+    "score": RUN | {"--model": None, "--tokenizer": None, "--input": None, "--out": None},
+    "generate": RUN
+    | {
+        "--model": None,
+        "--tokenizer": None,
+        "--prompt": None,
+        "--prompts": None,
+        "--max-new-tokens": None,
+        "--min-new-tokens": "0",
+        "--temperature": "0",
+        "--top-k": "0",
+        "--top-p": "1",
+        "--chat": None,
+        "--out": None,
+    },
+    "ppo": TRAIN
+    | {f"--{who}-{what}": None for who in ("actor", "critic") for what in MODEL}
+    | {
+        "--actor": None,
+        "--critic": None,
+        "--reference": None,
+        "--reward": None,
+        "--reward-fn": None,
+        "--reward-cmd": None,
+        "--reward-rule": None,
+        "--allow-random-reward": None,
+        "--prompts": None,
+        "--tokenizer": None,
+        "--generation-batch": None,
+        "--training-batch": None,
+        "--generation-batches": "1",
+        "--max-prompt-seq-len": "256",
+        "--max-answer-seq-len": "256",
+        "--temperature": "1",
+        "--top-k": "0",
+        "--top-p": "1",
+        "--unpin-actor-parameters": None,
+        "--release-inference-cache": None,
+        "--save-samples": "0",
+        "--kl-ctl": "0.1",
+        "--clip-reward-value": "5",
+        "--cliprange": "0.2",
+        "--cliprange-value": "0.2",
+        "--gamma": "1",
+        "--lam": "0.95",
+        "--unsup-coef": "27.8",
+        "--ema-beta": "0.992",
+        "--ppo-epochs": "1",
+        "--enable-ema": None,
+        "--align-overflow": None,
+        "--num-padding-at-beginning": "1",
+        "--gradient-accumulation-steps": None,
+        "--learning-rate": None,
+        "--lr-scheduler-type": None,
+        "--num-warmup-steps": "0",
     },
 }
 
@@ -135,17 +198,28 @@ WRONG = [
     ({"gradient_accumulation_steps": 4}, 2, "B or m must be given"),
     ({"train_batch_size": "auto"}, 2, "auto"),
     ({"train_batch_size": 8, "gradient_cliping": 1.0}, 2, "did you mean gradient_clipping?"),
-    ({"train_batch_size": 8, "zero_optimization": {"stage": 3, "stage3_prefetch_bucket": 1}}, 2,
-     "stage3_prefetch_bucket_size"),
-    ('{"train_batch_size": 8, "fp16": {"enabled": true, "enabled": false}}', 2,
-     "fp16.enabled is given twice"),
-    ({"train_batch_size": 8, "fp16": {"enabled": True}, "bf16": {"enabled": True}}, 2,
-     "both true"),
+    (
+        {"train_batch_size": 8, "zero_optimization": {"stage": 3, "stage3_prefetch_bucket": 1}},
+        2,
+        "stage3_prefetch_bucket_size",
+    ),
+    (
+        '{"train_batch_size": 8, "fp16": {"enabled": true, "enabled": false}}',
+        2,
+        "fp16.enabled is given twice",
+    ),
+    ({"train_batch_size": 8, "fp16": {"enabled": True}, "bf16": {"enabled": True}}, 2, "both true"),
     ({"train_batch_size": 8, "zero_optimization": {"cpu_offload": True}}, 2, "offload"),
-    ({"train_batch_size": 8, "zero_optimization": {"stage3_prefetch_bucket_size": 921600.9}}, 2,
-     "must be a whole number"),
-    ({"train_batch_size": 8, "zero_optimization": {"stage": 3, "mics_shard_size": 3}}, 4,
-     "does not divide 4 ranks"),
+    (
+        {"train_batch_size": 8, "zero_optimization": {"stage3_prefetch_bucket_size": 921600.9}},
+        2,
+        "must be a whole number",
+    ),
+    (
+        {"train_batch_size": 8, "zero_optimization": {"stage": 3, "mics_shard_size": 3}},
+        4,
+        "does not divide 4 ranks",
+    ),
     ('{\n  "train_batch_size": 8\n  "x": 1\n}', 2, "line 3, column"),
     ("[]", 2, "not an object"),
     ("", 2, "empty"),
@@ -162,10 +236,16 @@ def test_wrong_configs_end_with_2_and_say_why(config, content, ranks, said):
 
 
 def test_right_configs_end_with_0_and_say_what_they_do(config):
-    result = check(config("""{ // comments are fine
+    result = check(
+        config("""{ // comments are fine
         "train_batch_size": 16, "train_micro_batch_size_per_gpu": 2,
         "zero_optimization": {"stage": 3, "mics_shard_size": 2, "sub_group_size": 1e8,},
-    }"""), "--ranks", 4, "--nodes", 2)
+    }"""),
+        "--ranks",
+        4,
+        "--nodes",
+        2,
+    )
     assert (result.returncode, result.stderr) == (0, "")
     assert "16 sequences a step = 2 a rank x 2 micro-steps x 4 ranks" in result.stdout
     assert "0: 0 1\n  1: 2 3" in result.stdout
@@ -197,7 +277,9 @@ BAD_LINES = [
 ]
 
 
-@pytest.mark.parametrize("line,code,said", BAD_LINES, ids=lambda v: " ".join(v) if isinstance(v, list) else None)
+@pytest.mark.parametrize(
+    "line,code,said", BAD_LINES, ids=lambda v: " ".join(v) if isinstance(v, list) else None
+)
 def test_bad_command_lines(line, code, said):
     result = reknit(*line)
     assert result.returncode == code
@@ -208,14 +290,28 @@ def test_bad_command_lines(line, code, said):
 def test_env_names_versions_devices_and_what_is_missing():
     result = reknit("env")
     assert result.returncode == 0
-    for word in ("reknit ", "libtorch 2.", "cpu: ", "launcher: none", "threads", "V100", "AMD",
-                 "missing:"):
+    for word in (
+        "reknit ",
+        "libtorch 2.",
+        "cpu: ",
+        "launcher: none",
+        "threads",
+        "V100",
+        "AMD",
+        "missing:",
+    ):
         assert word in result.stdout
 
 
 def test_env_reads_the_launcher():
-    launched = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
-                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    launched = {
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+    }
     assert "rank 1 of 2" in reknit("env", env=launched).stdout
     partly = {key: launched[key] for key in ("RANK", "WORLD_SIZE")}
     result = reknit("env", env=partly)
@@ -223,10 +319,21 @@ def test_env_reads_the_launcher():
     assert "MASTER_ADDR" in result.stderr
 
 
-TINY = {"model_type": "opt", "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "ffn_dim": 32, "max_position_embeddings": 24,
-        "word_embed_proj_dim": 8, "do_layer_norm_before": False, "activation_function": "relu",
-        "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 2}
+TINY = {
+    "model_type": "opt",
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "ffn_dim": 32,
+    "max_position_embeddings": 24,
+    "word_embed_proj_dim": 8,
+    "do_layer_norm_before": False,
+    "activation_function": "relu",
+    "pad_token_id": 1,
+    "bos_token_id": 2,
+    "eos_token_id": 2,
+}
 
 
 def tensors(folder):
@@ -258,7 +365,9 @@ def test_init_refuses_what_it_does_not_know(config, tmp_path):
     assert result.returncode == 3
     assert "nothing" in result.stderr
     assert not (tmp_path / "x").exists()
-    assert reknit("init", "--model", tmp_path / "none.json", "--out", tmp_path / "x").returncode == 3
+    assert (
+        reknit("init", "--model", tmp_path / "none.json", "--out", tmp_path / "x").returncode == 3
+    )
 
 
 @pytest.mark.parametrize("dtype,head", [("fp32", False), ("bf16", True)])
@@ -266,11 +375,15 @@ def test_init_loads_in_transformers(config, tmp_path, dtype, head):
     transformers = pytest.importorskip("transformers")
     path = config(TINY, "config.json")
     out = tmp_path / "m"
-    result = reknit("init", "--model", path, "--out", out, "--dtype", dtype,
-                    *(["--value-head"] if head else []))
+    result = reknit(
+        "init", "--model", path, "--out", out, "--dtype", dtype, *(["--value-head"] if head else [])
+    )
     assert result.returncode == 0, result.stderr
-    kind = (transformers.AutoModelForSequenceClassification if head
-            else transformers.AutoModelForCausalLM)
+    kind = (
+        transformers.AutoModelForSequenceClassification
+        if head
+        else transformers.AutoModelForCausalLM
+    )
     model, info = kind.from_pretrained(out, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
     assert str(model.dtype) == {"fp32": "torch.float32", "bf16": "torch.bfloat16"}[dtype]
