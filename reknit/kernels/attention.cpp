@@ -2,6 +2,8 @@
 
 #include "reknit/base/error.h"
 #include "reknit/kernels/attention_decode_cpu.h"
+#include "reknit/kernels/cuda_path.h"
+#include "reknit/kernels/heads.h"
 
 #include <algorithm>
 #include <bit>
@@ -14,31 +16,6 @@ namespace {
 
 /// Query rows that are worked on at once: bounds the scores to [A, kRows, n].
 constexpr int64_t kRows = 128;
-
-/// Query, key and value of packed rows, as views [N, heads, D].
-struct Heads {
-  at::Tensor q;
-  at::Tensor k;
-  at::Tensor v;
-};
-
-Heads split(const at::Tensor& qkv, const HeadLayout& heads) {
-  const int64_t rows = qkv.size(0);
-  const int64_t dim = heads.head_dim;
-  REKNIT_INVARIANT(qkv.size(1) == (heads.num_heads + 2 * heads.num_kv_heads) * dim, "rows of ",
-                   qkv.size(1), " hold q, k and v of ", heads.num_heads, " and ",
-                   heads.num_kv_heads, " heads of size ", dim);
-  if (heads.interleaved) {
-    REKNIT_INVARIANT(heads.num_heads == heads.num_kv_heads, "interleaved heads cannot be grouped");
-    const at::Tensor all = qkv.view({rows, heads.num_heads, 3, dim});
-    return {all.select(2, 0), all.select(2, 1), all.select(2, 2)};
-  }
-  REKNIT_INVARIANT(heads.num_heads % heads.num_kv_heads == 0, heads.num_heads, " heads over ",
-                   heads.num_kv_heads, " key-value heads");
-  const at::Tensor all = qkv.view({rows, heads.num_heads + 2 * heads.num_kv_heads, dim});
-  return {all.narrow(1, 0, heads.num_heads), all.narrow(1, heads.num_heads, heads.num_kv_heads),
-          all.narrow(1, heads.num_heads + heads.num_kv_heads, heads.num_kv_heads)};
-}
 
 /// Rows [begin, begin + count) of x [N, K, D] as [A, count, D] fp32, each key-value
 /// head repeated for the query heads that share it.
@@ -140,6 +117,24 @@ void attend_backward(const Backward& b, int64_t begin, int64_t length) {
 
 }  // namespace
 
+Heads split_heads(const at::Tensor& qkv, const HeadLayout& heads) {
+  const int64_t rows = qkv.size(0);
+  const int64_t dim = heads.head_dim;
+  REKNIT_INVARIANT(qkv.size(1) == (heads.num_heads + 2 * heads.num_kv_heads) * dim, "rows of ",
+                   qkv.size(1), " hold q, k and v of ", heads.num_heads, " and ",
+                   heads.num_kv_heads, " heads of size ", dim);
+  if (heads.interleaved) {
+    REKNIT_INVARIANT(heads.num_heads == heads.num_kv_heads, "interleaved heads cannot be grouped");
+    const at::Tensor all = qkv.view({rows, heads.num_heads, 3, dim});
+    return {all.select(2, 0), all.select(2, 1), all.select(2, 2)};
+  }
+  REKNIT_INVARIANT(heads.num_heads % heads.num_kv_heads == 0, heads.num_heads, " heads over ",
+                   heads.num_kv_heads, " key-value heads");
+  const at::Tensor all = qkv.view({rows, heads.num_heads + 2 * heads.num_kv_heads, dim});
+  return {all.narrow(1, 0, heads.num_heads), all.narrow(1, heads.num_heads, heads.num_kv_heads),
+          all.narrow(1, heads.num_heads + heads.num_kv_heads, heads.num_kv_heads)};
+}
+
 Packing Packing::of(std::vector<int64_t> lengths, c10::Device device) {
   Packing packing;
   packing.offsets.assign(lengths.size() + 1, 0);
@@ -178,9 +173,12 @@ at::Tensor alibi_slopes(int64_t num_heads) {
 AttentionOut attention(const at::Tensor& qkv, const HeadLayout& heads, const Packing& packing,
                        double scale, const at::Tensor& slopes) {
   const int64_t rows = qkv.size(0);
+  const Heads in = split_heads(qkv, heads);
+  if (qkv.is_cuda() && cuda::fused_attention_takes(in, slopes) && rows > 0) {
+    return cuda::fused_attention(in, packing, scale);
+  }
   AttentionOut result{at::empty({rows, heads.num_heads * heads.head_dim}, qkv.options()),
                       at::empty({heads.num_heads, rows}, qkv.options().dtype(at::kFloat))};
-  const Heads in = split(qkv, heads);
   const at::Tensor out = result.out.view({rows, heads.num_heads, heads.head_dim});
   for (int64_t b = 0; b < packing.num_sequences(); ++b) {
     if (packing.lengths[b] > 0) {
@@ -195,8 +193,12 @@ at::Tensor attention_backward(const at::Tensor& d_out, const at::Tensor& qkv,
                               const Packing& packing, double scale, const at::Tensor& slopes) {
   const std::vector<int64_t> shape = {qkv.size(0), heads.num_heads, heads.head_dim};
   at::Tensor d_qkv = at::empty_like(qkv);
-  const Heads in = split(qkv, heads);
-  const Heads grads = split(d_qkv, heads);
+  const Heads in = split_heads(qkv, heads);
+  const Heads grads = split_heads(d_qkv, heads);
+  if (qkv.is_cuda() && cuda::fused_attention_takes(in, slopes) && qkv.size(0) > 0) {
+    cuda::fused_attention_backward(d_out, in, saved, packing, scale, grads);
+    return d_qkv;
+  }
   const Backward backward{in,    grads, d_out.view(shape), saved.out.view(shape), saved.lse,
                           scale, slopes};
   for (int64_t b = 0; b < packing.num_sequences(); ++b) {
@@ -211,52 +213,29 @@ void cache_prompts(const at::Tensor& qkv, const HeadLayout& heads, const Packing
                    const at::Tensor& slots, const KvLayer& cache) {
   REKNIT_INVARIANT(packing.max_length <= cache.k.size(1), "a prompt of ", packing.max_length,
                    " tokens does not fit a cache slot of ", cache.k.size(1));
-  const Heads in = split(qkv, heads);
-  const at::Tensor sequence =
-      at::searchsorted(packing.offsets_device,
-                       at::arange(qkv.size(0), packing.offsets_device.options()), true, true) -
-      1;
-  const at::Tensor slot = slots.index_select(0, sequence);
-  cache.k.index_put_({slot, packing.positions}, in.k);
-  cache.v.index_put_({slot, packing.positions}, in.v);
-}
-
-namespace {
-
-/// The same on a device: queries against whole slots, places past the end masked.
-at::Tensor decode_with_aten(const Heads& in, const KvLayer& cache, const at::Tensor& slots,
-                            const at::Tensor& lengths, double scale, const at::Tensor& slopes) {
-  cache.k.index_put_({slots, lengths}, in.k);
-  cache.v.index_put_({slots, lengths}, in.v);
-  const int64_t batch = in.q.size(0);
-  const int64_t num_kv_heads = in.k.size(1);
-  const int64_t shared = in.q.size(1) / num_kv_heads;
-  const at::Tensor keys = cache.k.index_select(0, slots).transpose(1, 2).to(at::kFloat);
-  const at::Tensor values = cache.v.index_select(0, slots).transpose(1, 2).to(at::kFloat);
-  const at::Tensor q =
-      in.q.reshape({batch, num_kv_heads, shared, in.q.size(2)}).to(at::kFloat).mul(scale);
-  const at::Tensor distance =
-      at::arange(cache.k.size(1), lengths.options()).unsqueeze(0) - lengths.unsqueeze(1);  // [B, L]
-  at::Tensor s = at::matmul(q, keys.transpose(2, 3));  // [B, K, A/K, L]
-  if (slopes.defined()) {
-    s.add_(slopes.view({1, num_kv_heads, shared, 1}) *
-           distance.view({batch, 1, 1, -1}).to(at::kFloat));
+  const Heads in = split_heads(qkv, heads);
+  if (qkv.is_cuda()) {
+    cuda::cache_prompts(in, packing, slots, cache);
+    return;
   }
-  s.masked_fill_((distance > 0).view({batch, 1, 1, -1}), -std::numeric_limits<float>::infinity());
-  return at::matmul(at::softmax(s, -1), values).reshape({batch, -1}).to(in.q.scalar_type());
+  const auto* slot = slots.const_data_ptr<int64_t>();
+  for (int64_t b = 0; b < packing.num_sequences(); ++b) {
+    const int64_t first = packing.offsets[b];
+    const int64_t length = packing.lengths[b];
+    cache.k.select(0, slot[b]).narrow(0, 0, length).copy_(in.k.narrow(0, first, length));
+    cache.v.select(0, slot[b]).narrow(0, 0, length).copy_(in.v.narrow(0, first, length));
+  }
 }
-
-}  // namespace
 
 at::Tensor attention_decode(const at::Tensor& qkv, const HeadLayout& heads, const KvLayer& cache,
                             const at::Tensor& slots, const at::Tensor& lengths, double scale,
                             const at::Tensor& slopes) {
-  const Heads in = split(qkv, heads);
-  if (!qkv.is_cpu()) {
-    return decode_with_aten(in, cache, slots, lengths, scale, slopes);
+  const Heads in = split_heads(qkv, heads);
+  if (qkv.is_cuda()) {
+    return cuda::attention_decode(in, cache, slots, lengths, scale, slopes);
   }
   at::Tensor out = at::empty({qkv.size(0), heads.num_heads * heads.head_dim}, qkv.options());
-  cpu::attention_decode({in.q, in.k, in.v}, cache, slots, lengths, scale, slopes, out);
+  cpu::attention_decode(in, cache, slots, lengths, scale, slopes, out);
   return out;
 }
 

@@ -41,7 +41,7 @@ at::Tensor alibi_slopes(int64_t num_heads);
 
 struct AttentionOut {
   at::Tensor out;  ///< [N, A D]
-  at::Tensor lse;  ///< [A, N] fp32: log of the sum of exponentials, for the backward
+  at::Tensor lse;  ///< fp32, log of the sums of exponentials; only the backward reads it
 };
 
 /// softmax(scale q k^T + slope_a (j - i) [where slopes are given], j <= i) v inside

@@ -114,7 +114,7 @@ void copy_rows(const T* from, int64_t stride, int64_t count, int64_t dim, T* to)
 
 }  // namespace
 
-void attention_decode(const NewTokens& in, const KvLayer& cache, const at::Tensor& slots,
+void attention_decode(const Heads& in, const KvLayer& cache, const at::Tensor& slots,
                       const at::Tensor& lengths, double scale, const at::Tensor& slopes,
                       const at::Tensor& out) {
   const int64_t num_heads = in.q.size(1);

@@ -1,5 +1,6 @@
 #include "reknit/kernels/lm_head.h"
 
+#include "reknit/kernels/cuda_path.h"
 #include "reknit/kernels/sample_cpu.h"
 
 #include <algorithm>
@@ -7,8 +8,11 @@
 namespace reknit::ops {
 namespace {
 
-/// Logits that exist at one time.
+/// Logits that exist at one time. More on CUDA, where the gradient of the table is read
+/// and written once a chunk and would cost more than the products.
 constexpr int64_t kChunkElements = int64_t{8} << 20;
+constexpr int64_t kCudaChunkElements = int64_t{32} << 20;
+constexpr int64_t kRowTile = 128;  // whole tiles of a product
 
 /// a [N, E] b [V, E]^T in fp32. On CPU 16-bit products are rounded to 16 bits first.
 at::Tensor product_fp32(const at::Tensor& a, const at::Tensor& b) {
@@ -24,13 +28,47 @@ int64_t columns_of(const at::Tensor& table, int64_t vocab) {
   return vocab == 0 ? table.size(0) : vocab;
 }
 
-/// Calls body(first, rows) for chunks of the `rows_total` rows.
+/// Calls body(first, rows) for chunks of the rows of `hidden`.
 template <class Body>
-void for_chunks(int64_t rows_total, int64_t columns, Body&& body) {
-  const int64_t chunk = std::max<int64_t>(1, kChunkElements / columns);
-  for (int64_t first = 0; first < rows_total; first += chunk) {
-    body(first, std::min(chunk, rows_total - first));
+void for_chunks(const at::Tensor& hidden, int64_t columns, Body&& body) {
+  const int64_t elements = hidden.is_cuda() ? kCudaChunkElements : kChunkElements;
+  const int64_t fitting = std::max<int64_t>(1, elements / columns);
+  const int64_t chunk = fitting > kRowTile ? fitting / kRowTile * kRowTile : fitting;
+  for (int64_t first = 0; first < hidden.size(0); first += chunk) {
+    body(first, std::min(chunk, hidden.size(0) - first));
   }
+}
+
+TokenLogprobs rows_of(const TokenLogprobs& all, int64_t first, int64_t rows) {
+  return {all.logp.narrow(0, first, rows), all.lse.narrow(0, first, rows),
+          all.entropy.defined() ? all.entropy.narrow(0, first, rows) : at::Tensor()};
+}
+
+/// Logits z [n, V], which it overwrites -> out [n].
+void logprobs_cpu(const at::Tensor& z, const at::Tensor& targets, const TokenLogprobs& out) {
+  const bool with_entropy = out.entropy.defined();
+  const at::Tensor top = z.amax(1, true);
+  z.sub_(top);
+  const at::Tensor chosen = z.gather(1, targets.clamp_min(0).unsqueeze(1)).squeeze(1);
+  const at::Tensor weights = with_entropy ? z.exp() : at::Tensor();
+  const at::Tensor total = (with_entropy ? weights : z.exp_()).sum(1);
+  const at::Tensor log_total = total.log();
+  out.lse.copy_(log_total + top.squeeze(1));
+  out.logp.copy_((chosen - log_total).masked_fill_(targets < 0, 0));
+  if (with_entropy) {
+    out.entropy.copy_(log_total - z.mul_(weights).sum(1) / total);
+  }
+}
+
+/// Logits z [n, V], which it overwrites -> their gradient in `dtype`.
+at::Tensor logprobs_backward_cpu(const at::Tensor& z, const at::Tensor& targets,
+                                 const at::Tensor& lse, const at::Tensor& d_logp,
+                                 at::ScalarType dtype) {
+  const at::Tensor target = targets.unsqueeze(1);
+  const at::Tensor dy = d_logp.unsqueeze(1);
+  z.sub_(lse.unsqueeze(1)).exp_().mul_(-dy);
+  z.scatter_add_(1, target.clamp_min(0), dy).masked_fill_(target < 0, 0);
+  return z.to(dtype);
 }
 
 }  // namespace
@@ -45,20 +83,10 @@ TokenLogprobs token_logprobs(const at::Tensor& hidden, const ParamView& table,
   if (with_entropy) {
     result.entropy = at::empty({hidden.size(0)}, options);
   }
-  for_chunks(hidden.size(0), columns, [&](int64_t first, int64_t rows) {
-    const at::Tensor target = targets.narrow(0, first, rows);
+  for_chunks(hidden, columns, [&](int64_t first, int64_t rows) {
     const at::Tensor z = product_fp32(hidden.narrow(0, first, rows), weight);
-    const at::Tensor top = z.amax(1, true);
-    z.sub_(top);
-    const at::Tensor chosen = z.gather(1, target.clamp_min(0).unsqueeze(1)).squeeze(1);
-    const at::Tensor weights = with_entropy ? z.exp() : at::Tensor();
-    const at::Tensor total = (with_entropy ? weights : z.exp_()).sum(1);
-    const at::Tensor log_total = total.log();
-    result.lse.narrow(0, first, rows).copy_(log_total + top.squeeze(1));
-    result.logp.narrow(0, first, rows).copy_((chosen - log_total).masked_fill_(target < 0, 0));
-    if (with_entropy) {
-      result.entropy.narrow(0, first, rows).copy_(log_total - (z.mul_(weights)).sum(1) / total);
-    }
+    const auto fill = z.is_cuda() ? cuda::logprobs : logprobs_cpu;
+    fill(z, targets.narrow(0, first, rows), rows_of(result, first, rows));
   });
   return result;
 }
@@ -71,14 +99,13 @@ at::Tensor token_logprobs_backward(const at::Tensor& d_logp, const at::Tensor& h
   const at::Tensor weight = table.read().narrow(0, 0, columns);
   at::Tensor d_weight = d_table.defined() ? d_table.narrow(0, 0, columns) : at::Tensor();
   at::Tensor d_hidden = at::empty_like(hidden);
-  for_chunks(hidden.size(0), columns, [&](int64_t first, int64_t rows) {
+  for_chunks(hidden, columns, [&](int64_t first, int64_t rows) {
     const at::Tensor x = hidden.narrow(0, first, rows);
-    const at::Tensor target = targets.narrow(0, first, rows).unsqueeze(1);
-    const at::Tensor dy = d_logp.narrow(0, first, rows).unsqueeze(1);
     const at::Tensor z = product_fp32(x, weight);
-    z.sub_(saved.lse.narrow(0, first, rows).unsqueeze(1)).exp_().mul_(-dy);
-    z.scatter_add_(1, target.clamp_min(0), dy).masked_fill_(target < 0, 0);
-    const at::Tensor d_logits = z.to(hidden.scalar_type());
+    const auto backward = z.is_cuda() ? cuda::logprobs_backward : logprobs_backward_cpu;
+    const at::Tensor d_logits =
+        backward(z, targets.narrow(0, first, rows), saved.lse.narrow(0, first, rows),
+                 d_logp.narrow(0, first, rows), hidden.scalar_type());
     at::Tensor d_rows = d_hidden.narrow(0, first, rows);
     at::mm_out(d_rows, d_logits, weight);
     if (d_weight.defined()) {
@@ -94,11 +121,8 @@ at::Tensor logits(const at::Tensor& hidden, const ParamView& table) {
 
 Sampled sample(const at::Tensor& logits, const SampleSettings& settings, const at::Tensor& keys,
                const at::Tensor& positions, const at::Tensor& forbidden_until, int64_t eos) {
-  if (!logits.is_cpu()) {
-    const auto device = logits.device();
-    Sampled drawn =
-        sample(logits.cpu(), settings, keys.cpu(), positions.cpu(), forbidden_until.cpu(), eos);
-    return {drawn.tokens.to(device), drawn.logp.to(device)};
+  if (logits.is_cuda()) {
+    return cuda::sample(logits, settings, keys, positions, forbidden_until, eos);
   }
   return cpu::sample(logits, settings, keys, positions, forbidden_until, eos);
 }

@@ -1,6 +1,7 @@
 #include "reknit/kernels/ops.h"
 
 #include "reknit/kernels/cpu_loops.h"
+#include "reknit/kernels/cuda_path.h"
 
 #include <algorithm>
 #include <numeric>
@@ -8,10 +9,14 @@
 namespace reknit::ops {
 namespace {
 
-/// ATen's norms keep statistics and sums of 16-bit inputs in 16 bits on CPU: there
-/// they are given fp32.
+std::optional<at::Tensor> value(const ParamView& param) {
+  return param.present() ? std::make_optional(param.read()) : std::nullopt;
+}
+
+/// ATen's norms keep statistics and sums of 16-bit inputs in 16 bits on CPU: they are
+/// given fp32.
 at::Tensor widened(const at::Tensor& x) {
-  return x.is_cpu() ? x.to(at::kFloat) : x;
+  return x.to(at::kFloat);
 }
 
 std::optional<at::Tensor> widened(const ParamView& param) {
@@ -19,7 +24,12 @@ std::optional<at::Tensor> widened(const ParamView& param) {
 }
 
 void add_column_sums(const at::Tensor& d_bias, const at::Tensor& dy) {
-  if (d_bias.defined() && dy.size(0) > 0) {
+  if (!d_bias.defined() || dy.size(0) == 0) {
+    return;
+  }
+  if (dy.is_cuda()) {
+    cuda::add_column_sums(d_bias, dy);
+  } else {
     d_bias.add_(at::sum(dy, {0}, false, at::kFloat));
   }
 }
@@ -103,6 +113,9 @@ at::Tensor activation_backward(const at::Tensor& dy, const at::Tensor& x, Activa
 }
 
 Normed layer_norm(const at::Tensor& x, const ParamView& weight, const ParamView& bias, double eps) {
+  if (x.is_cuda()) {
+    return cuda::layer_norm(x, value(weight), value(bias), eps);
+  }
   const auto [y, mean, rstd] =
       at::native_layer_norm(widened(x), {x.size(-1)}, widened(weight), widened(bias), eps);
   return {y.to(x.scalar_type()), mean.view({-1}), rstd.view({-1})};
@@ -111,6 +124,9 @@ Normed layer_norm(const at::Tensor& x, const ParamView& weight, const ParamView&
 at::Tensor layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, const Normed& saved,
                                const ParamView& weight, const at::Tensor& d_weight,
                                const at::Tensor& d_bias) {
+  if (x.is_cuda()) {
+    return cuda::layer_norm_backward(dy, x, saved, value(weight), d_weight, d_bias);
+  }
   const std::vector<int64_t> column = {x.size(0), 1};
   const auto [dx, weight_sums, bias_sums] = at::native_layer_norm_backward(
       widened(dy), widened(x), {x.size(-1)}, saved.mean.view(column), saved.rstd.view(column),
@@ -130,8 +146,8 @@ void embedding_backward(const at::Tensor& dy, const at::Tensor& ids, const at::T
   if (!d_table.defined() || ids.numel() == 0) {
     return;
   }
-  if (!dy.is_cpu()) {
-    d_table.index_put_({ids}, dy, true);
+  if (dy.is_cuda()) {
+    cuda::embedding_backward(dy, ids, d_table);
     return;
   }
   const at::Tensor rows = dy.contiguous();

@@ -1,6 +1,8 @@
 #include "reknit/kernels/update.h"
 
+#include "reknit/kernels/adam_fold.h"
 #include "reknit/kernels/cpu_loops.h"
+#include "reknit/kernels/cuda_path.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,36 +13,17 @@ namespace {
 /// Elements of one range that are updated together, small enough for the L1 cache.
 constexpr int64_t kBlock = 1024;
 
-/// AdamW's step with its constants folded: m and v move, then
-/// master = master * keep - rate * m / (sqrt(v) * v_scale + eps).
-struct AdamConstants {
-  float beta1, beta2, grad_scale, l2, keep, rate, v_scale, eps;
-};
-
-AdamConstants constants(const AdamStep& step, const UpdateRange& range, float grad_scale) {
-  const double lr = step.lr * range.lr_factor;
-  const auto n = static_cast<double>(step.step);
-  const double correct1 = step.bias_correction ? 1.0 - std::pow(step.beta1, n) : 1.0;
-  const double correct2 = step.bias_correction ? 1.0 - std::pow(step.beta2, n) : 1.0;
-  return {static_cast<float>(step.beta1),
-          static_cast<float>(step.beta2),
-          grad_scale,
-          static_cast<float>(step.decoupled ? 0.0 : range.weight_decay),
-          static_cast<float>(step.decoupled ? 1.0 - lr * range.weight_decay : 1.0),
-          static_cast<float>(lr / correct1),
-          static_cast<float>(1.0 / std::sqrt(correct2)),
-          static_cast<float>(step.eps)};
-}
-
 REKNIT_CPU_CLONES __attribute__((optimize("no-math-errno", "no-trapping-math"))) void adam_block(
     float* __restrict master, float* __restrict m, float* __restrict v,
-    const float* __restrict grad, int64_t count, const AdamConstants& c) {
-  const AdamConstants k = c;
+    const float* __restrict grad, int64_t count, float scale, const AdamConstants& constants,
+    const AdamRange& range) {
+  const AdamConstants c = constants;
+  const AdamRange r = range;
   for (int64_t i = 0; i < count; ++i) {
-    const float g = grad[i] * k.grad_scale + k.l2 * master[i];
-    m[i] += (1.0f - k.beta1) * (g - m[i]);
-    v[i] += (1.0f - k.beta2) * (g * g - v[i]);
-    master[i] = master[i] * k.keep - k.rate * m[i] / (__builtin_sqrtf(v[i]) * k.v_scale + k.eps);
+    const float g = grad[i] * scale + r.l2 * master[i];
+    m[i] += (1.0f - c.beta1) * (g - m[i]);
+    v[i] += (1.0f - c.beta2) * (g * g - v[i]);
+    master[i] = master[i] * r.keep - r.rate * m[i] / (__builtin_sqrtf(v[i]) * c.v_scale + c.eps);
   }
 }
 
@@ -69,11 +52,12 @@ void adam_update_cpu(const AdamState& state, const at::Tensor& grad, float grad_
   cpu::with_type(copies ? weight.scalar_type() : at::kFloat, [&](auto zero) {
     using T = decltype(zero);
     T* rounded = copies ? weight.mutable_data_ptr<T>() : nullptr;
+    const AdamConstants constants = fold(step);
     for (const UpdateRange& range : ranges) {
-      const AdamConstants c = constants(step, range, grad_scale);
+      const AdamRange folded = fold(step, range);
       for (int64_t i = range.begin; i < range.end; i += kBlock) {
         const int64_t count = std::min(kBlock, range.end - i);
-        adam_block(master + i, m + i, v + i, g + i, count, c);
+        adam_block(master + i, m + i, v + i, g + i, count, grad_scale, constants, folded);
         if (copies) {
           std::copy(master + i, master + i + count, rounded + i);
         }
@@ -103,15 +87,35 @@ double sum_squares_cpu(const float* x, int64_t count) {
 
 }  // namespace
 
+AdamConstants fold(const AdamStep& step) {
+  const double correction =
+      step.bias_correction ? 1.0 - std::pow(step.beta2, static_cast<double>(step.step)) : 1.0;
+  return {static_cast<float>(step.beta1), static_cast<float>(step.beta2),
+          static_cast<float>(1.0 / std::sqrt(correction)), static_cast<float>(step.eps)};
+}
+
+AdamRange fold(const AdamStep& step, const UpdateRange& range) {
+  const double lr = step.lr * range.lr_factor;
+  const double correction =
+      step.bias_correction ? 1.0 - std::pow(step.beta1, static_cast<double>(step.step)) : 1.0;
+  return {range.begin, range.end, static_cast<float>(step.decoupled ? 0.0 : range.weight_decay),
+          static_cast<float>(step.decoupled ? 1.0 - lr * range.weight_decay : 1.0),
+          static_cast<float>(lr / correction)};
+}
+
 void accumulate(const at::Tensor& dst, const at::Tensor& src) {
   REKNIT_INVARIANT(dst.numel() == src.numel(), "accumulating ", src.numel(), " elements into ",
                    dst.numel());
-  dst.add_(src);
+  if (dst.is_cuda()) {
+    cuda::accumulate(dst, src);
+  } else {
+    dst.add_(src);
+  }
 }
 
 at::Tensor sum_squares(const at::Tensor& flat) {
-  if (!flat.is_cpu()) {
-    return flat.to(at::kDouble).square_().sum().view({1});
+  if (flat.is_cuda()) {
+    return cuda::sum_squares(flat);
   }
   return at::full({1}, sum_squares_cpu(flat.const_data_ptr<float>(), flat.numel()), at::kDouble);
 }
@@ -124,22 +128,7 @@ void adam_update(const AdamState& state, const at::Tensor& grad, const at::Tenso
     adam_update_cpu(state, grad, *grad_scale.const_data_ptr<float>(), weight, step, ranges);
     return;
   }
-  for (const UpdateRange& range : ranges) {
-    const auto part = [&range](const at::Tensor& x) {
-      return x.narrow(0, range.begin, range.end - range.begin);
-    };
-    const AdamConstants c = constants(step, range, 1.0f);
-    const at::Tensor master = part(state.master);
-    const at::Tensor m = part(state.exp_avg);
-    const at::Tensor v = part(state.exp_avg_sq);
-    const at::Tensor g = (part(grad) * grad_scale).add_(master, c.l2);
-    m.add_(g - m, 1.0f - c.beta1);
-    v.add_(g.square() - v, 1.0f - c.beta2);
-    master.mul_(c.keep).sub_((m * c.rate).div_(v.sqrt().mul_(c.v_scale).add_(c.eps)));
-    if (weight.defined()) {
-      part(weight).copy_(master);
-    }
-  }
+  cuda::adam_update(state, grad, grad_scale, weight, step, ranges);
 }
 
 }  // namespace reknit::ops

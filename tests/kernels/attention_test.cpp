@@ -85,7 +85,6 @@ TEST_P(Attention, MatchesTheDefinitionOnPackedSequences) {
     const at::Tensor slopes =
         shape.alibi ? alibi_slopes(shape.heads.num_heads).to(fp32()) : at::Tensor();
     const AttentionOut result = attention(qkv, shape.heads, packing, 0.2, slopes);
-    EXPECT_EQ(result.lse.sizes(), at::IntArrayRef({shape.heads.num_heads, packing.num_tokens()}));
     expect_close(result.out, attend_packed_fp64(qkv, shape.heads, lengths, 0.2, slopes), bound());
   }
 }

@@ -1,0 +1,52 @@
+// The CUDA side of the tensor-typed operations. Contracts are those of the functions of
+// the same name in ops.h, attention.h, lm_head.h and update.h; all tensors on CUDA.
+// Without CUDA no_cuda_kernels.cpp stands in.
+#pragma once
+
+#include "reknit/kernels/heads.h"
+#include "reknit/kernels/lm_head.h"
+#include "reknit/kernels/ops.h"
+#include "reknit/kernels/update.h"
+
+#include <optional>
+
+namespace reknit::ops::cuda {
+
+/// d_bias [width] += the rows of dy [N, width].
+void add_column_sums(const at::Tensor& d_bias, const at::Tensor& dy);
+
+using Param = std::optional<at::Tensor>;
+Normed layer_norm(const at::Tensor& x, const Param& weight, const Param& bias, double eps);
+at::Tensor layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, const Normed& saved,
+                               const Param& weight, const at::Tensor& d_weight,
+                               const at::Tensor& d_bias);
+void embedding_backward(const at::Tensor& dy, const at::Tensor& ids, const at::Tensor& d_table);
+
+/// Whether the fused attention takes these heads: 16 bits, no slopes, sizes that are
+/// multiples of 8 and at most 256.
+bool fused_attention_takes(const Heads& in, const at::Tensor& slopes);
+AttentionOut fused_attention(const Heads& in, const Packing& packing, double scale);
+/// Writes the gradients to the views `grads`.
+void fused_attention_backward(const at::Tensor& d_out, const Heads& in, const AttentionOut& saved,
+                              const Packing& packing, double scale, const Heads& grads);
+
+void cache_prompts(const Heads& in, const Packing& packing, const at::Tensor& slots,
+                   const KvLayer& cache);
+at::Tensor attention_decode(const Heads& in, const KvLayer& cache, const at::Tensor& slots,
+                            const at::Tensor& lengths, double scale, const at::Tensor& slopes);
+
+/// One chunk: logits [n, V] fp32, targets [n] -> out [n], in place.
+void logprobs(const at::Tensor& logits, const at::Tensor& targets, const TokenLogprobs& out);
+/// One chunk: the gradient of the logits, in `dtype` (fp32: in place).
+at::Tensor logprobs_backward(const at::Tensor& logits, const at::Tensor& targets,
+                             const at::Tensor& lse, const at::Tensor& d_logp, at::ScalarType dtype);
+Sampled sample(const at::Tensor& logits, const SampleSettings& settings, const at::Tensor& keys,
+               const at::Tensor& positions, const at::Tensor& forbidden_until, int64_t eos);
+
+void accumulate(const at::Tensor& dst, const at::Tensor& src);
+at::Tensor sum_squares(const at::Tensor& flat);
+void adam_update(const AdamState& state, const at::Tensor& grad, const at::Tensor& grad_scale,
+                 const at::Tensor& weight, const AdamStep& step,
+                 const std::vector<UpdateRange>& ranges);
+
+}  // namespace reknit::ops::cuda

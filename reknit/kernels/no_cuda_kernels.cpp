@@ -1,0 +1,70 @@
+// Stands in for the CUDA kernels in a build without CUDA.
+#include "reknit/base/error.h"
+#include "reknit/kernels/cuda_path.h"
+
+namespace reknit::ops::cuda {
+namespace {
+
+[[noreturn]] void absent() {
+  throw UsageError("this build of reknit has no CUDA kernels",
+                   "configure with -DREKNIT_CUDA=ON, or run on CPU");
+}
+
+}  // namespace
+
+void add_column_sums(const at::Tensor&, const at::Tensor&) {
+  absent();
+}
+Normed layer_norm(const at::Tensor&, const Param&, const Param&, double) {
+  absent();
+}
+at::Tensor layer_norm_backward(const at::Tensor&, const at::Tensor&, const Normed&, const Param&,
+                               const at::Tensor&, const at::Tensor&) {
+  absent();
+}
+void embedding_backward(const at::Tensor&, const at::Tensor&, const at::Tensor&) {
+  absent();
+}
+
+bool fused_attention_takes(const Heads&, const at::Tensor&) {
+  absent();
+}
+AttentionOut fused_attention(const Heads&, const Packing&, double) {
+  absent();
+}
+void fused_attention_backward(const at::Tensor&, const Heads&, const AttentionOut&, const Packing&,
+                              double, const Heads&) {
+  absent();
+}
+void cache_prompts(const Heads&, const Packing&, const at::Tensor&, const KvLayer&) {
+  absent();
+}
+at::Tensor attention_decode(const Heads&, const KvLayer&, const at::Tensor&, const at::Tensor&,
+                            double, const at::Tensor&) {
+  absent();
+}
+
+void logprobs(const at::Tensor&, const at::Tensor&, const TokenLogprobs&) {
+  absent();
+}
+at::Tensor logprobs_backward(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                             const at::Tensor&, at::ScalarType) {
+  absent();
+}
+Sampled sample(const at::Tensor&, const SampleSettings&, const at::Tensor&, const at::Tensor&,
+               const at::Tensor&, int64_t) {
+  absent();
+}
+
+void accumulate(const at::Tensor&, const at::Tensor&) {
+  absent();
+}
+at::Tensor sum_squares(const at::Tensor&) {
+  absent();
+}
+void adam_update(const AdamState&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                 const AdamStep&, const std::vector<UpdateRange>&) {
+  absent();
+}
+
+}  // namespace reknit::ops::cuda
