@@ -32,10 +32,6 @@ void print_mics(const DeepSpeedConfig& config, const RunShape& shape) {
                shard_groups(shape.ranks, size));
   print_groups("MiCS replica groups, by rank (each holds the same shard):",
                replica_groups(shape.ranks, size));
-  if (config.zero.mics_hierarchical && shape.ranks % shape.nodes == 0) {
-    std::cout << "hierarchical gather: across nodes first, then inside each node ("
-              << shape.ranks / shape.nodes << " ranks a node)\n";
-  }
 }
 
 void print_findings(const Findings& findings, Severity severity, const char* title) {

@@ -271,8 +271,6 @@ class Reader {
       **p = value.get<double>();
     } else if (auto p = std::get_if<std::string*>(&target)) {
       **p = is_choice ? choice(key, text) : text;
-    } else if (auto p = std::get_if<std::optional<bool>*>(&target)) {
-      **p = value.get<bool>();
     } else if (auto p = std::get_if<std::optional<int64_t>*>(&target)) {
       **p = value.get<int64_t>();
     } else if (auto p = std::get_if<std::optional<double>*>(&target)) {

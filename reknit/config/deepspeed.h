@@ -26,12 +26,8 @@ struct ZeroConfig {
   int64_t stage = 0;
   int64_t persistence_threshold = 100'000;    ///< smaller parameters are never sharded (stage 3)
   int64_t prefetch_bucket_size = 50'000'000;  ///< elements fetched ahead (stage 3)
-  int64_t reduce_bucket_size = 500'000'000;   ///< elements a reduction (stages 0 to 2)
-  std::optional<bool> overlap_comm;           ///< none: on for stage 3, off below
   int64_t mics_shard_size = -1;               ///< ranks a shard group; -1: off
   bool mics_hierarchical = false;
-
-  bool overlaps() const { return overlap_comm.value_or(stage == 3); }
 };
 
 struct Fp16Config {
@@ -46,7 +42,6 @@ struct Fp16Config {
 
 struct Bf16Config {
   bool enabled = false;
-  bool check_grad_overflow = true;
 };
 
 struct OptimizerConfig {
@@ -67,34 +62,27 @@ struct SchedulerConfig {
   std::optional<double> warmup_max_lr;  ///< none: the optimizer's rate
   int64_t warmup_num_steps = 1000;
   std::string warmup_type = "log";
-  int64_t last_batch_iteration = -1;
   std::optional<int64_t> total_num_steps;
   double warmup_min_ratio = 0;
   double cos_min_ratio = 1e-4;
 };
 
 struct HybridConfig {
-  bool enabled = false;
-  int64_t max_out_tokens = 512;  ///< prompt and answer together
   bool release_inference_cache = false;
   bool pin_parameters = true;  ///< false: gather layer by layer
-  bool enable_cuda_graph = false;
 };
 
 struct DeepSpeedConfig {
   BatchRequest batch;  ///< as given; solve_batch turns it into numbers
   std::optional<int64_t> steps_per_print;
-  double gradient_clipping = 1.0;  ///< 0: off
-  std::optional<std::string> communication_data_type;
+  double gradient_clipping = 1.0;                      ///< 0: off
+  std::optional<std::string> communication_data_type;  ///< checked: the precision
   ZeroConfig zero;
   Fp16Config fp16;
   Bf16Config bf16;
   OptimizerConfig optimizer;
   SchedulerConfig scheduler;
   HybridConfig hybrid;
-  bool wall_clock_breakdown = false;
-  std::string tag_validation = "WARN";
-  bool node_local_storage = false;
 
   Precision precision() const {
     return fp16.enabled ? Precision::kFp16 : bf16.enabled ? Precision::kBf16 : Precision::kFp32;

@@ -17,7 +17,7 @@ void wrong(ConfigReading& reading, std::string path, std::string value, std::str
       {Severity::kError, std::move(path), std::move(value), std::move(text), std::move(help)});
 }
 
-/// The parameters of each schedule, beside last_batch_iteration.
+/// The parameters of each schedule.
 const std::map<std::string, std::vector<std::string>>& schedule_params() {
   static const std::map<std::string, std::vector<std::string>> params = {
       {"WarmupLR", {"warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type"}},
@@ -59,6 +59,11 @@ void check_precision(const json& config, ConfigReading& reading) {
     wrong(reading, "fp16.min_loss_scale", str(c.fp16.min_loss_scale),
           "must be above 0 when the loss scale is dynamic");
   }
+  if (c.communication_data_type && *c.communication_data_type != to_string(c.precision())) {
+    wrong(reading, "communication_data_type", *c.communication_data_type,
+          str("gradients are reduced in the model's precision, ", to_string(c.precision())),
+          "leave communication_data_type out");
+  }
   const json* dtype = find_path(config, "data_types.param_dtype");
   if (dtype != nullptr && dtype->is_string() && *dtype != "auto" &&
       *dtype != to_string(c.precision())) {
@@ -79,6 +84,11 @@ void check_zero(const RunShape& shape, ConfigReading& reading) {
   }
   if (zero.mics_hierarchical) {
     check_hierarchical(shape, reading);
+    reading.findings.push_back(
+        {Severity::kNote, "zero_optimization.mics_hierarchical_params_gather", "true",
+         "the shard group is gathered in one call, which the communication library routes; the "
+         "values are the same",
+         ""});
   }
   if (zero.mics_shard_size == -1) {
     return;
@@ -126,7 +136,7 @@ void check_scheduler(const json& config, ConfigReading& reading) {
   if (has_params) {
     for (const auto& [name, value] : params->items()) {
       const std::string path = "scheduler.params." + name;
-      if (name != "last_batch_iteration" && find_key(path) != nullptr &&
+      if (find_key(path) != nullptr &&
           std::find(allowed.begin(), allowed.end(), name) == allowed.end() &&
           find_key(path)->fate == KeyFate::kImplemented) {
         wrong(reading, path, show_json(value), str(schedule.type, " has no such parameter"));

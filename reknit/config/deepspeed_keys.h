@@ -30,9 +30,8 @@ enum class KeyFate {
 
 /// Where a value lands in a DeepSpeedConfig.
 using KeyTarget =
-    std::variant<std::monostate, bool*, int64_t*, double*, std::string*, std::optional<bool>*,
-                 std::optional<int64_t>*, std::optional<double>*, std::optional<std::string>*,
-                 std::vector<double>*>;
+    std::variant<std::monostate, bool*, int64_t*, double*, std::string*, std::optional<int64_t>*,
+                 std::optional<double>*, std::optional<std::string>*, std::vector<double>*>;
 
 struct KeySpec {
   std::string_view path;  ///< "zero_optimization.stage"

