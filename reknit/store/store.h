@@ -105,6 +105,11 @@ class Store final : public ParamSource, private LeaseOwner {
   void end_update();
   /// The same shards outside of an update, for checkpoints: `grad` is undefined.
   std::vector<OptimizerShard> shards();
+  /// This rank's share (one of shard_size) of every frozen segment: `weight` and slices,
+  /// the other tensors are undefined. For checkpoints.
+  std::vector<OptimizerShard> frozen_shards();
+  /// True where gradients have been reduced that no update or drop_step has used up.
+  bool has_gradients() const { return has_gradients_; }
 
   /// Gathers every group once and keeps it, at the same addresses each time. Until unpin,
   /// reads need no communication and updates throw.
@@ -187,6 +192,7 @@ class Store final : public ParamSource, private LeaseOwner {
   at::Tensor gradient_view(const Group& group, int segment) const;
   void sum_over_ranks();
   std::vector<OptimizerShard> optimizer_shards(bool with_grad);
+  static std::vector<ShardSlice> slices_of(const Group& group, int segment, Extent held);
   void clear_gradients();
   void gather_replicated_weights();
 
@@ -202,6 +208,7 @@ class Store final : public ParamSource, private LeaseOwner {
   bool sealed_ = false;
   bool pinned_ = false;
   bool updating_ = false;
+  bool has_gradients_ = false;
 };
 
 }  // namespace reknit

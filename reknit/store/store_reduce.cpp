@@ -69,6 +69,7 @@ void Store::start_reduce(GroupId id) {
     group.state->finish_reduce();
     return;
   }
+  has_gradients_ = true;
   if (settings_.placement.gradient_shards() == 1) {
     for (size_t i = 0; i < group.segments.size(); ++i) {
       if (group.segments[i].grad.defined()) {

@@ -5,6 +5,21 @@
 
 namespace reknit {
 
+// The parts of a segment's parameters that lie in its elements `held`.
+std::vector<ShardSlice> Store::slices_of(const Group& group, int segment, Extent held) {
+  std::vector<ShardSlice> slices;
+  for (const int param : group.layout.segments[segment].params) {
+    const ParamPlace& place = group.layout.places[param];
+    const Extent part = intersect({place.offset, place.offset + place.numel}, held);
+    if (part.size() > 0) {
+      slices.push_back({&group.spec.params[param],
+                        {part.begin - held.begin, part.end - held.begin},
+                        part.begin - place.offset});
+    }
+  }
+  return slices;
+}
+
 std::vector<OptimizerShard> Store::optimizer_shards(bool with_grad) {
   const Placement& placement = settings_.placement;
   std::vector<OptimizerShard> shards;
@@ -24,15 +39,7 @@ std::vector<OptimizerShard> Store::optimizer_shards(bool with_grad) {
                            with_grad ? piece(segment.grad) : at::Tensor(),
                            piece(segment.weight),
                            {}};
-      for (const int param : layout.params) {
-        const ParamPlace& place = group->layout.places[param];
-        const Extent held = intersect({place.offset, place.offset + place.numel}, mine);
-        if (held.size() > 0) {
-          shard.slices.push_back({&group->spec.params[param],
-                                  {held.begin - mine.begin, held.end - mine.begin},
-                                  held.begin - place.offset});
-        }
-      }
+      shard.slices = slices_of(*group, static_cast<int>(i), mine);
       shards.push_back(std::move(shard));
     }
   }
@@ -41,6 +48,25 @@ std::vector<OptimizerShard> Store::optimizer_shards(bool with_grad) {
 
 std::vector<OptimizerShard> Store::shards() {
   return optimizer_shards(false);
+}
+
+std::vector<OptimizerShard> Store::frozen_shards() {
+  std::vector<OptimizerShard> shards;
+  for (const auto& group : groups_) {
+    for (size_t i = 0; i < group->segments.size(); ++i) {
+      const SegmentLayout& layout = group->layout.segments[i];
+      if (!layout.trainable) {
+        const Extent mine = layout.shard(shard_index());
+        const at::Tensor& weight = group->segments[i].weight;
+        shards.push_back(
+            {{},
+             {},
+             group->segments[i].resident ? weight.narrow(0, mine.begin, mine.size()) : weight,
+             slices_of(*group, static_cast<int>(i), mine)});
+      }
+    }
+  }
+  return shards;
 }
 
 std::vector<OptimizerShard> Store::begin_update() {
@@ -90,6 +116,7 @@ void Store::clear_gradients() {
     }
   }
   rank.reduce.wait(rank.compute);
+  has_gradients_ = false;
 }
 
 // Weights that are whole on every rank but updated in pieces (ZeRO 1 and 2, persistent
