@@ -1,6 +1,7 @@
 #include "reknit/comm/operation.h"
 
 #include "reknit/base/error.h"
+#include "reknit/base/random.h"
 
 #include <exception>
 
@@ -121,6 +122,16 @@ bool Operation::agrees_with(const Operation& other) const {
   return true;
 }
 
+uint64_t Operation::signature() const {
+  uint64_t hash =
+      mix(mix(static_cast<uint64_t>(kind), static_cast<uint64_t>(op)), static_cast<uint64_t>(root));
+  for (const at::Tensor& tensor : payload()) {
+    hash = mix(mix(hash, static_cast<uint64_t>(tensor.numel())),
+               static_cast<uint64_t>(tensor.scalar_type()));
+  }
+  return hash;
+}
+
 std::string Operation::describe() const {
   std::string text = name_of(kind);
   if (kind == CommKind::kAllReduce) {
@@ -172,7 +183,7 @@ std::string timeout_sentence(const CommOptions& options, CommKind kind, int64_t 
       continue;
     }
     missing.push_back(rank);
-    if (reached[rank] >= 0 && missing.size() <= 4) {
+    if (missing.size() <= 4) {
       progress += str(progress.empty() ? " (" : ", ", "rank ", rank, " has joined ", reached[rank],
                       " operations");
     }
@@ -181,8 +192,27 @@ std::string timeout_sentence(const CommOptions& options, CommKind kind, int64_t 
     progress += ")";
   }
   const double seconds = static_cast<double>(options.timeout.count()) / 1000;
-  return str("group ", options.name, ": ", name_of(kind), " #", sequence, " timed out after ",
-             seconds, " s: ranks missing: ", list_of(missing), " of ", size, progress);
+  const std::string start = str("group ", options.name, ": ", name_of(kind), " #", sequence,
+                                " timed out after ", seconds, " s");
+  if (reached.empty()) {
+    return start + "; which ranks are missing is not known";
+  }
+  if (missing.empty()) {
+    return start + " although all ranks have joined";
+  }
+  return str(start, ": ranks missing: ", list_of(missing), " of ", size, progress);
+}
+
+std::string mismatch_sentence(const CommOptions& options, int64_t sequence, int rank,
+                              const std::string& operation, int other_rank,
+                              const std::string& other_operation) {
+  return str("group ", options.name, ": ranks disagree on operation #", sequence, ": rank ", rank,
+             " joins ", operation, ", rank ", other_rank, " joins ", other_operation);
+}
+
+std::string first_line(const std::exception& error) {
+  const std::string what = error.what();
+  return what.substr(0, what.find('\n'));
 }
 
 std::string abandon_sentence(const CommOptions& options, CommKind kind, int64_t sequence,

@@ -4,6 +4,7 @@
 #include "reknit/comm/communicator.h"
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -49,6 +50,8 @@ struct Operation {
   int64_t payload_bytes() const;
   /// True if two ranks may join with these.
   bool agrees_with(const Operation& other) const;
+  /// Equal exactly for those that agree (but for collisions of the hash).
+  uint64_t signature() const;
   /// "all_reduce(max) of Float 8, Half 4".
   std::string describe() const;
 };
@@ -60,9 +63,17 @@ at::Tensor piece_of(const at::Tensor& full, int index, int pieces);
 std::string list_of(const std::vector<int>& ranks);
 
 /// The sentence of a deadline: group, operation, sequence number, missing ranks.
-/// `reached[r]` is how many operations rank r has joined, -1 if that is not known.
+/// `reached[r]` is how many operations rank r has joined; empty if that is not known.
 std::string timeout_sentence(const CommOptions& options, CommKind kind, int64_t sequence, int size,
                              const std::vector<int64_t>& reached);
+
+/// The sentence of two ranks that join different operations, each described.
+std::string mismatch_sentence(const CommOptions& options, int64_t sequence, int rank,
+                              const std::string& operation, int other_rank,
+                              const std::string& other_operation);
+
+/// What libtorch says, without its stack of frames.
+std::string first_line(const std::exception& error);
 
 /// The sentence of a result that `rank` dropped; tells unwinding from forgetting.
 std::string abandon_sentence(const CommOptions& options, CommKind kind, int64_t sequence, int rank);

@@ -11,22 +11,6 @@ at::ScalarType accumulate_type(at::ScalarType type) {
   return type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type;
 }
 
-/// The reduction over ranks, in rank order, as a new tensor on `device`.
-at::Tensor reduced(const std::vector<at::Tensor>& inputs, ReduceOp op, at::Device device) {
-  const auto type = accumulate_type(inputs[0].scalar_type());
-  at::Tensor result = at::empty_like(inputs[0], inputs[0].options().device(device).dtype(type));
-  result.copy_(inputs[0]);
-  for (size_t rank = 1; rank < inputs.size(); ++rank) {
-    const at::Tensor input = inputs[rank].to(device, type);
-    if (op == ReduceOp::kMax) {
-      at::maximum_out(result, result, input);
-    } else {
-      result.add_(input);
-    }
-  }
-  return result;
-}
-
 void all_gather(const std::vector<Operation>& ranks, size_t item) {
   const int size = static_cast<int>(ranks.size());
   for (int source = 0; source < size; ++source) {
@@ -48,7 +32,7 @@ void reduce_scatter(const std::vector<Operation>& ranks, size_t item) {
       inputs.push_back(piece_of(rank.in[item], target, size));
     }
     const at::Tensor shard = ranks[target].out[item];
-    shard.view({-1}).copy_(reduced(inputs, ReduceOp::kSum, shard.device()));
+    shard.view({-1}).copy_(reduce_in_order(inputs, ReduceOp::kSum, shard.device()));
   }
 }
 
@@ -57,7 +41,7 @@ void all_reduce(const std::vector<Operation>& ranks, size_t item) {
   for (const Operation& rank : ranks) {
     tensors.push_back(rank.out[item].view({-1}));
   }
-  const at::Tensor result = reduced(tensors, ranks[0].op, tensors[0].device());
+  const at::Tensor result = reduce_in_order(tensors, ranks[0].op, tensors[0].device());
   for (at::Tensor& tensor : tensors) {
     tensor.copy_(result);
   }
@@ -84,6 +68,21 @@ void all_to_all(const std::vector<Operation>& ranks, size_t item) {
 }
 
 }  // namespace
+
+at::Tensor reduce_in_order(const std::vector<at::Tensor>& inputs, ReduceOp op, at::Device device) {
+  const auto type = accumulate_type(inputs[0].scalar_type());
+  at::Tensor result = at::empty_like(inputs[0], inputs[0].options().device(device).dtype(type));
+  result.copy_(inputs[0]);
+  for (size_t rank = 1; rank < inputs.size(); ++rank) {
+    const at::Tensor input = inputs[rank].to(device, type);
+    if (op == ReduceOp::kMax) {
+      at::maximum_out(result, result, input);
+    } else {
+      result.add_(input);
+    }
+  }
+  return result;
+}
 
 void perform(const std::vector<Operation>& ranks) {
   const c10::AutoGradMode no_grad(false);

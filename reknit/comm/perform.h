@@ -12,4 +12,7 @@ namespace reknit {
 /// in rank order, 16-bit ones in fp32; the same bits on every rank.
 void perform(const std::vector<Operation>& ranks);
 
+/// The reduction of equal tensors, in their order, on `device`; 16-bit ones as fp32.
+at::Tensor reduce_in_order(const std::vector<at::Tensor>& inputs, ReduceOp op, at::Device device);
+
 }  // namespace reknit

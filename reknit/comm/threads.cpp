@@ -153,9 +153,8 @@ void ThreadGroup::require_agreement(std::unique_lock<std::mutex>& lock, const Jo
   }
   const auto other = first - joint.joined.begin();
   if (!joint.sides[other].agrees_with(operation)) {
-    fail(lock, str("group ", options_.name, ": ranks disagree on operation #", joint.sequence,
-                   ": rank ", other, " joins ", joint.sides[other].describe(), ", rank ", rank,
-                   " joins ", operation.describe()));
+    fail(lock, mismatch_sentence(options_, joint.sequence, static_cast<int>(other),
+                                 joint.sides[other].describe(), rank, operation.describe()));
   }
 }
 
@@ -202,7 +201,7 @@ void ThreadGroup::perform_last(std::unique_lock<std::mutex>& lock, Joint& joint,
     perform_joint(joint);
   } catch (const std::exception& error) {
     failure = str("group ", options_.name, ": ", joint.sides[rank].describe(), " #", joint.sequence,
-                  " failed on rank ", rank, ": ", error.what());
+                  " failed on rank ", rank, ": ", first_line(error));
   }
   joint.sides.clear();
   lock.lock();

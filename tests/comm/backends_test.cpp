@@ -3,7 +3,11 @@
 #include "reknit/base/random.h"
 #include "reknit/base/rank.h"
 #include "reknit/comm/fault.h"
+#include "reknit/comm/gloo.h"
 #include "reknit/comm/threads.h"
+#include "tests/support/processes.h"
+
+#include <gtest/gtest.h>
 
 namespace reknit::test {
 namespace {
@@ -39,6 +43,28 @@ Backend late_threads(int size) {
           }};
 }
 
+/// Processes: the test runs again in each.
+Backend gloo(int size) {
+  return {"gloo", size, [size](const auto& options, const auto& body) {
+            const auto place = process_place();
+            if (!place) {
+              EXPECT_EQ(run_in_processes(size), std::vector<int>(size, 0));
+              return;
+            }
+            const RankScope scope(place->rank, place->world, c10::kCPU);
+            // Processes start at different times; the group's own deadline may be short.
+            auto meeting = make_gloo(*place);
+            meeting->barrier();
+            auto group = make_gloo(*place, options);
+            try {
+              body(*group);
+            } catch (const std::exception& error) {
+              group->abort(error.what());
+              throw;
+            }
+          }};
+}
+
 }  // namespace
 
 std::vector<Backend> backends() {
@@ -47,6 +73,9 @@ std::vector<Backend> backends() {
     all.push_back(threads(size));
   }
   all.push_back(late_threads(4));
+  for (int size : {1, 3}) {
+    all.push_back(gloo(size));
+  }
   return all;
 }
 

@@ -1,0 +1,482 @@
+#define USE_C10D_GLOO 1
+
+#include "reknit/comm/gloo.h"
+
+#include "reknit/base/error.h"
+#include "reknit/comm/job_store.h"
+#include "reknit/comm/perform.h"
+
+#include <ATen/Parallel.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <thread>
+
+namespace reknit {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+/// Deadlines are ours; libtorch's must never come first.
+constexpr std::chrono::milliseconds kNoDeadline = 24h;
+/// How long a freed wait gives the worker to let go of the caller's memory.
+constexpr auto kSettle = 5s;
+
+/// The process group with a way to free whoever is blocked in it.
+class ClosableGloo : public c10d::ProcessGroupGloo {
+ public:
+  using ProcessGroupGloo::ProcessGroupGloo;
+
+  void close() {
+    for (const auto& context : contexts_) {
+      context->closeConnections();
+    }
+  }
+};
+
+/// What the ranks show each other before every operation.
+struct Header {
+  uint64_t signature = 0;
+  int64_t color = 0;
+  char text[112] = {};
+};
+
+c10::intrusive_ptr<ClosableGloo> make_process_group(const JobStore& job, const std::string& path,
+                                                    int rank, int size,
+                                                    std::chrono::milliseconds timeout) {
+  auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+  options->threads = 1;
+  const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
+  if (interface != nullptr) {
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(interface));
+  } else if (job.host() == "127.0.0.1" || job.host() == "localhost") {
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+  } else {
+    options->devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
+  }
+  return c10::make_intrusive<ClosableGloo>(job.connection(path, timeout), rank, size, options);
+}
+
+at::Tensor bytes_of(const at::Tensor& tensor) {
+  return tensor.view({-1}).view(at::kByte);
+}
+
+/// One operation from joining to its end.
+struct Item {
+  enum class State { kQueued, kRunning, kDone };
+
+  Operation operation;
+  int64_t sequence = 0;
+  State state = State::kQueued;
+  std::vector<int> colors;  ///< by rank, of a split
+};
+
+/// A rank's side of a group. Its worker thread carries out the operations one after the
+/// other in the order of joining, so that two-step ones cannot cross between ranks.
+class GlooGroup : public JobMember {
+ public:
+  GlooGroup(std::shared_ptr<JobStore> job, std::string path, int rank, int size,
+            CommOptions options);
+  ~GlooGroup() override;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const CommOptions& options() const { return options_; }
+  const std::shared_ptr<JobStore>& job() const { return job_; }
+
+  std::shared_ptr<Item> enqueue(Operation operation);
+  void wait(const Item& item);
+  bool ready(const Item& item);
+  void abandon(const Item& item) noexcept;
+  void abort(const std::string& reason) noexcept;
+
+  const std::string& path() const override { return path_; }
+  int group_rank() const override { return rank_; }
+  int64_t joined() const noexcept override { return joined_; }
+  void hear_abort(const std::string& reason) noexcept override;
+  void close() noexcept override;
+
+ private:
+  void work();
+  void run(Item& item);
+  void compare(Item& item);
+  void all_gather(const at::Tensor& full, const at::Tensor& shard);
+  void reduce_scatter(const at::Tensor& full, const at::Tensor& shard, ReduceOp op);
+  void all_reduce(const at::Tensor& tensor, ReduceOp op);
+  void broadcast(const at::Tensor& tensor, int root);
+  void all_to_all(const at::Tensor& out, const at::Tensor& in);
+  std::string diagnosis(const Item& item, const std::string& what);
+  void fail(const std::string& reason) noexcept;
+  void require_alive();
+  void settle(std::unique_lock<std::mutex>& lock, const Item& item);
+
+  const std::shared_ptr<JobStore> job_;
+  const std::string path_;
+  const int rank_;
+  const int size_;
+  const CommOptions options_;
+  c10::intrusive_ptr<ClosableGloo> gloo_;  ///< absent in a group of one
+  std::atomic<int64_t> joined_ = 0;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Item>> queue_;
+  std::optional<std::string> aborted_;
+  bool own_failure_ = false;  ///< this rank found the error and has not thrown it yet
+  bool busy_ = false;
+  bool stop_ = false;
+  std::thread worker_;
+};
+
+GlooGroup::GlooGroup(std::shared_ptr<JobStore> job, std::string path, int rank, int size,
+                     CommOptions options)
+    : job_(std::move(job)),
+      path_(std::move(path)),
+      rank_(rank),
+      size_(size),
+      options_(std::move(options)) {
+  if (size_ > 1) {
+    try {
+      gloo_ = make_process_group(*job_, path_, rank_, size_, options_.timeout);
+    } catch (const std::exception& error) {
+      throw CommError(str("group ", options_.name, ": rank ", rank_, " of ", size_,
+                          " cannot connect to the others: ", first_line(error)));
+    }
+  }
+  worker_ = std::thread([this] { work(); });
+  job_->attach(*this);
+}
+
+GlooGroup::~GlooGroup() {
+  job_->detach(*this);
+  bool busy = false;
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+    busy = busy_ || aborted_;
+    changed_.notify_all();
+  }
+  if (busy) {
+    job_->flush();
+    close();
+  }
+  worker_.join();
+}
+
+std::shared_ptr<Item> GlooGroup::enqueue(Operation operation) {
+  auto item = std::make_shared<Item>();
+  item->operation = std::move(operation);
+  std::lock_guard lock(mutex_);
+  require_alive();
+  item->sequence = joined_++;
+  queue_.push_back(item);
+  changed_.notify_all();
+  return item;
+}
+
+/// Needs the lock. The rank that found the error throws it as its own, once.
+void GlooGroup::require_alive() {
+  if (!aborted_) {
+    return;
+  }
+  if (own_failure_) {
+    own_failure_ = false;
+    throw CommError(*aborted_);
+  }
+  throw AbortedError(*aborted_);
+}
+
+void GlooGroup::work() {
+  c10::AutoGradMode no_grad(false);
+  at::set_num_threads(1);
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return stop_ || (!queue_.empty() && !aborted_); });
+    if (stop_) {
+      return;
+    }
+    const std::shared_ptr<Item> item = std::move(queue_.front());
+    queue_.pop_front();
+    item->state = Item::State::kRunning;
+    busy_ = true;
+    lock.unlock();
+    std::string failure;
+    try {
+      run(*item);
+    } catch (const CommError& error) {
+      failure = error.what();
+    } catch (const std::exception& error) {
+      failure = diagnosis(*item, first_line(error));
+    }
+    if (!failure.empty()) {
+      fail(failure);
+    }
+    item->operation.in.clear();
+    item->operation.out.clear();
+    lock.lock();
+    busy_ = false;
+    item->state = Item::State::kDone;
+    changed_.notify_all();
+  }
+}
+
+void GlooGroup::run(Item& item) {
+  const Operation& operation = item.operation;
+  if (size_ == 1) {
+    perform({operation});
+    item.colors = {operation.color};
+    return;
+  }
+  compare(item);
+  for (size_t i = 0; i < operation.payload().size(); ++i) {
+    const at::Tensor& out = operation.out[i];
+    if (operation.payload()[i].numel() == 0) {
+      continue;
+    }
+    switch (operation.kind) {
+      case CommKind::kAllGather:
+        all_gather(out, operation.in[i]);
+        break;
+      case CommKind::kReduceScatter:
+        reduce_scatter(operation.in[i], out, ReduceOp::kSum);
+        break;
+      case CommKind::kAllReduce:
+        all_reduce(out, operation.op);
+        break;
+      case CommKind::kBroadcast:
+        broadcast(out, operation.root);
+        break;
+      case CommKind::kAllToAll:
+        all_to_all(out, operation.in[i]);
+        break;
+      case CommKind::kBarrier:
+      case CommKind::kSplit:
+        break;
+    }
+  }
+}
+
+/// Nobody moves data before all ranks are here with the same operation.
+void GlooGroup::compare(Item& item) {
+  Header mine{.signature = item.operation.signature(), .color = item.operation.color};
+  item.operation.describe().copy(mine.text, sizeof(mine.text) - 1);
+  const int64_t bytes = sizeof(Header);
+  const at::Tensor all = at::empty({size_ * bytes}, at::kByte);
+  const at::Tensor own = at::empty({bytes}, at::kByte);
+  std::memcpy(own.data_ptr(), &mine, sizeof(mine));
+  all_gather(all, own);
+  std::vector<Header> headers(size_);
+  std::memcpy(headers.data(), all.data_ptr(), size_ * sizeof(Header));
+  for (int rank = 1; rank < size_; ++rank) {
+    if (headers[rank].signature != headers[0].signature) {
+      throw CommError(
+          mismatch_sentence(options_, item.sequence, 0, headers[0].text, rank, headers[rank].text));
+    }
+  }
+  for (const Header& header : headers) {
+    item.colors.push_back(static_cast<int>(header.color));
+  }
+}
+
+void GlooGroup::all_gather(const at::Tensor& full, const at::Tensor& shard) {
+  at::Tensor out = bytes_of(full);
+  at::Tensor in = bytes_of(shard);
+  c10d::AllgatherOptions options;
+  options.timeout = kNoDeadline;
+  gloo_->_allgather_base(out, in, options)->wait();
+}
+
+void GlooGroup::all_to_all(const at::Tensor& out, const at::Tensor& in) {
+  at::Tensor out_bytes = bytes_of(out);
+  at::Tensor in_bytes = bytes_of(in);
+  std::vector<int64_t> equal;
+  c10d::AllToAllOptions options;
+  options.timeout = kNoDeadline;
+  gloo_->alltoall_base(out_bytes, in_bytes, equal, equal, options)->wait();
+}
+
+/// Every rank gets all pieces of its own number and adds them in rank order, so the
+/// bits are those of the thread ranks.
+void GlooGroup::reduce_scatter(const at::Tensor& full, const at::Tensor& shard, ReduceOp op) {
+  const at::Tensor pieces = at::empty_like(full);
+  all_to_all(pieces, full);
+  std::vector<at::Tensor> by_rank;
+  for (int rank = 0; rank < size_; ++rank) {
+    by_rank.push_back(piece_of(pieces, rank, size_));
+  }
+  shard.view({-1}).copy_(reduce_in_order(by_rank, op, at::kCPU));
+}
+
+void GlooGroup::all_reduce(const at::Tensor& tensor, ReduceOp op) {
+  const int64_t piece = (tensor.numel() + size_ - 1) / size_;
+  const at::Tensor padded = at::zeros({piece * size_}, tensor.options());
+  padded.narrow(0, 0, tensor.numel()).copy_(tensor.view({-1}));
+  const at::Tensor shard = at::empty({piece}, tensor.options());
+  reduce_scatter(padded, shard, op);
+  all_gather(padded, shard);
+  tensor.view({-1}).copy_(padded.narrow(0, 0, tensor.numel()));
+}
+
+void GlooGroup::broadcast(const at::Tensor& tensor, int root) {
+  std::vector<at::Tensor> tensors{bytes_of(tensor)};
+  c10d::BroadcastOptions options;
+  options.rootRank = root;
+  options.timeout = kNoDeadline;
+  gloo_->broadcast(tensors, options)->wait();
+}
+
+/// What is known of an operation that broke: libtorch sees only a closed connection.
+std::string GlooGroup::diagnosis(const Item& item, const std::string& what) {
+  const auto aborted = [&] {
+    std::lock_guard lock(mutex_);
+    return aborted_.has_value() || stop_;
+  };
+  const std::string start = str("group ", options_.name, ": ", name_of(item.operation.kind), " #",
+                                item.sequence, " failed on rank ", rank_, ": ");
+  if (aborted()) {
+    return start + what;
+  }
+  const auto silent = job_->silent_ranks(aborted);
+  if (!silent) {
+    return start + "the process of rank 0, where the job meets, has ended";
+  }
+  if (!silent->empty()) {
+    return str(start, "no sign of life from the processes of ranks ", list_of(*silent), " of ",
+               job_->world());
+  }
+  return start + what;
+}
+
+/// Aborts because of an error that this rank has found.
+void GlooGroup::fail(const std::string& reason) noexcept {
+  {
+    std::lock_guard lock(mutex_);
+    own_failure_ = !aborted_;
+  }
+  abort(reason);
+}
+
+void GlooGroup::wait(const Item& item) {
+  std::unique_lock lock(mutex_);
+  const auto deadline = Clock::now() + options_.timeout;
+  const auto over = [&] { return item.state == Item::State::kDone || aborted_; };
+  if (!changed_.wait_until(lock, deadline, over)) {
+    lock.unlock();
+    auto reached = job_->progress(path_, size_);
+    if (!reached.empty()) {
+      reached[rank_] = joined_;
+    }
+    const std::string sentence =
+        timeout_sentence(options_, item.operation.kind, item.sequence, size_, reached);
+    lock.lock();
+    if (!over()) {
+      lock.unlock();
+      fail(sentence);
+      lock.lock();
+    }
+  }
+  settle(lock, item);
+  require_alive();
+}
+
+/// Blocks while the worker may still touch the item's tensors (not for ever: they are
+/// kept alive by the item).
+void GlooGroup::settle(std::unique_lock<std::mutex>& lock, const Item& item) {
+  changed_.wait_for(lock, kSettle, [&] { return item.state != Item::State::kRunning; });
+}
+
+bool GlooGroup::ready(const Item& item) {
+  std::lock_guard lock(mutex_);
+  return item.state == Item::State::kDone || aborted_;
+}
+
+void GlooGroup::abandon(const Item& item) noexcept {
+  abort(abandon_sentence(options_, item.operation.kind, item.sequence, rank_));
+  std::unique_lock lock(mutex_);
+  settle(lock, item);
+}
+
+void GlooGroup::abort(const std::string& reason) noexcept {
+  hear_abort(reason);
+  job_->abort(path_, reason);
+}
+
+void GlooGroup::hear_abort(const std::string& reason) noexcept {
+  std::lock_guard lock(mutex_);
+  if (!aborted_) {
+    aborted_ = reason;
+    queue_.clear();
+    changed_.notify_all();
+  }
+}
+
+void GlooGroup::close() noexcept {
+  if (gloo_) {
+    gloo_->close();
+  }
+}
+
+class GlooWork : public Work {
+ public:
+  GlooWork(std::shared_ptr<GlooGroup> group, std::shared_ptr<Item> item)
+      : group_(std::move(group)), item_(std::move(item)) {}
+
+  void wait(const Stream&) override { group_->wait(*item_); }
+  bool ready() const noexcept override { return group_->ready(*item_); }
+  void abandon() noexcept override { group_->abandon(*item_); }
+
+ private:
+  std::shared_ptr<GlooGroup> group_;
+  std::shared_ptr<Item> item_;
+};
+
+class GlooCommunicator : public OperationCommunicator {
+ public:
+  explicit GlooCommunicator(std::shared_ptr<GlooGroup> group) : group_(std::move(group)) {}
+
+  int rank() const override { return group_->rank(); }
+  int size() const override { return group_->size(); }
+  const CommOptions& options() const override { return group_->options(); }
+  void abort(const std::string& reason) noexcept override { group_->abort(reason); }
+
+  std::unique_ptr<Communicator> split(int color, const std::string& name) override {
+    auto item = group_->enqueue(Operation{.kind = CommKind::kSplit, .color = color});
+    group_->wait(*item);
+    int part_rank = 0;
+    int part_size = 0;
+    for (int rank = 0; rank < size(); ++rank) {
+      if (item->colors[rank] == color) {
+        part_rank += rank < group_->rank() ? 1 : 0;
+        ++part_size;
+      }
+    }
+    CommOptions options = group_->options();
+    options.name = str(name, ".", color);
+    const std::string path = str(group_->path(), "/", item->sequence, ".", color);
+    return std::make_unique<GlooCommunicator>(
+        std::make_shared<GlooGroup>(group_->job(), path, part_rank, part_size, options));
+  }
+
+ protected:
+  std::unique_ptr<Work> start(Operation operation, const Stream&) override {
+    return std::make_unique<GlooWork>(group_, group_->enqueue(std::move(operation)));
+  }
+
+ private:
+  std::shared_ptr<GlooGroup> group_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_gloo(const Rendezvous& rendezvous, CommOptions options) {
+  auto job = JobStore::join(rendezvous, options);
+  const std::string path = job->next_path();
+  return std::make_unique<GlooCommunicator>(std::make_shared<GlooGroup>(
+      job, path, rendezvous.rank, rendezvous.world, std::move(options)));
+}
+
+}  // namespace reknit

@@ -1,0 +1,120 @@
+// What the processes of a job tell each other beside their collectives: who is there,
+// how far each group is, who has failed.
+#pragma once
+
+#include "reknit/comm/gloo.h"
+#include "reknit/comm/watchdog.h"
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <optional>
+
+namespace c10d {
+class Store;
+}
+
+namespace reknit {
+
+/// A group as the job sees it. Called on the watchdog thread and, for hear_abort, on
+/// the thread that aborts.
+class JobMember {
+ public:
+  virtual ~JobMember() = default;
+
+  /// Unique in the job; a group split from `p` is called "p/...".
+  virtual const std::string& path() const = 0;
+  virtual int group_rank() const = 0;
+  /// Operations joined so far.
+  virtual int64_t joined() const noexcept = 0;
+  /// Fails the group locally; later calls are ignored.
+  virtual void hear_abort(const std::string& reason) noexcept = 0;
+  /// After hear_abort, when the other processes have been told: frees what blocks.
+  virtual void close() noexcept = 0;
+};
+
+/// The key-value store that the processes share (libtorch's TCPStore, served by rank 0
+/// or by the launcher's agent), and this process's voice in it. Thread-safe. Once the
+/// store is lost (the serving process has ended) posts are dropped and questions are
+/// answered with nothing.
+class JobStore {
+ public:
+  /// Collective over the processes; returns when all are there. Says every 30 s which
+  /// ranks are missing and throws CommError after the timeout. Calls of one process for
+  /// the same place share one store.
+  static std::shared_ptr<JobStore> join(const Rendezvous& rendezvous, const CommOptions& options);
+
+  JobStore(const Rendezvous& rendezvous, const CommOptions& options);
+  /// The serving process waits up to 30 s (1 s after a failure) for the others to leave.
+  ~JobStore();
+  JobStore(const JobStore&) = delete;
+
+  int rank() const { return rendezvous_.rank; }
+  int world() const { return rendezvous_.world; }
+  const std::string& host() const { return rendezvous_.host; }
+
+  /// The path of the process's next group of all ranks: the same on all processes.
+  std::string next_path();
+  /// A connection of its own to the store, under `prefix`.
+  c10::intrusive_ptr<c10d::Store> connection(const std::string& prefix,
+                                             std::chrono::milliseconds timeout) const;
+
+  /// From here to detach the member hears of aborts and its progress is posted.
+  void attach(JobMember& member);
+  void detach(JobMember& member) noexcept;
+
+  /// Fails the groups at and under `path` in this process at once and in the others
+  /// within a watchdog round or two. Never blocks.
+  void abort(const std::string& path, const std::string& reason) noexcept;
+  /// Sends what abort() has queued, now.
+  void flush() noexcept;
+
+  /// Operations joined by each rank of the group at `path`, as last posted (0 if never);
+  /// nothing if the store is lost.
+  std::vector<int64_t> progress(const std::string& path, int size);
+  /// Asks every process for a sign of life, for up to a second; who gave none. Stops
+  /// early if `enough` turns true. Nothing if the store is lost.
+  std::optional<std::vector<int>> silent_ranks(const std::function<bool()>& enough);
+
+ private:
+  struct Aborted {
+    std::string path;
+    std::string reason;
+  };
+
+  void meet(const CommOptions& options);
+  void connect();
+  void leave() noexcept;
+  bool serves() const;
+  std::vector<std::string> keys_of_all(const char* name) const;
+  std::vector<int> missing() const;
+  void poll() noexcept;
+  void lose(const std::exception& error) noexcept;
+  void read_log();
+  void post_progress();
+  void deliver(const Aborted& aborted, bool told) noexcept;
+  int64_t append(const std::string& entry);
+
+  const Rendezvous rendezvous_;
+  const std::string prefix_;
+  c10::intrusive_ptr<c10d::Store> store_;   ///< asked by the ranks
+  c10::intrusive_ptr<c10d::Store> polled_;  ///< asked by the watchdog
+  std::atomic<bool> lost_ = false;
+  std::chrono::milliseconds progress_period_;
+
+  std::mutex members_mutex_;
+  std::vector<std::pair<JobMember*, int64_t>> members_;  ///< and the progress last posted
+  std::vector<Aborted> aborted_;                         ///< all so far
+  std::vector<Aborted> unsent_;
+  std::mutex sending_mutex_;
+
+  int64_t next_path_ = 0;
+  int64_t log_read_ = 0;
+  std::chrono::steady_clock::time_point log_time_{};
+  std::chrono::steady_clock::time_point progress_time_{};
+  std::unique_ptr<Watch> watch_;
+};
+
+}  // namespace reknit
