@@ -10,9 +10,15 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <filesystem>
+#include <set>
 #include <thread>
 
 namespace reknit {
@@ -26,16 +32,61 @@ constexpr std::chrono::milliseconds kNoDeadline = 24h;
 /// How long a freed wait gives the worker to let go of the caller's memory.
 constexpr auto kSettle = 5s;
 
-/// The process group with a way to free whoever is blocked in it.
-class ClosableGloo : public c10d::ProcessGroupGloo {
- public:
-  using ProcessGroupGloo::ProcessGroupGloo;
+/// A connected socket; the inode tells it from a later one of the same number.
+struct Socket {
+  int descriptor;
+  ino_t inode;
 
-  void close() {
-    for (const auto& context : contexts_) {
-      context->closeConnections();
+  bool operator<(const Socket& other) const {
+    return std::tie(descriptor, inode) < std::tie(other.descriptor, other.inode);
+  }
+};
+
+std::set<Socket> connected_sockets() {
+  std::set<Socket> sockets;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int descriptor = std::stoi(entry.path().filename());
+    struct stat status {};
+    sockaddr_storage peer{};
+    socklen_t length = sizeof(peer);
+    if (fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode) &&
+        getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &length) == 0) {
+      sockets.insert({descriptor, status.st_ino});
     }
   }
+  return sockets;
+}
+
+/// The process group with a way to free whoever is blocked in it, here and in the other
+/// processes: libtorch has none, but a connection that is shut down fails its waits.
+class ProcessGroup {
+ public:
+  ProcessGroup(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+               c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> options) {
+    static std::mutex one_at_a_time;
+    std::lock_guard lock(one_at_a_time);
+    const std::set<Socket> before = connected_sockets();
+    gloo_ = c10::make_intrusive<c10d::ProcessGroupGloo>(std::move(store), rank, size,
+                                                        std::move(options));
+    const std::set<Socket> after = connected_sockets();
+    std::set_difference(after.begin(), after.end(), before.begin(), before.end(),
+                        std::back_inserter(sockets_));
+  }
+
+  c10d::ProcessGroupGloo* operator->() const { return gloo_.get(); }
+
+  void close() noexcept {
+    for (const Socket& socket : sockets_) {
+      struct stat status {};
+      if (fstat(socket.descriptor, &status) == 0 && status.st_ino == socket.inode) {
+        shutdown(socket.descriptor, SHUT_RDWR);
+      }
+    }
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
+  std::vector<Socket> sockets_;
 };
 
 /// What the ranks show each other before every operation.
@@ -45,9 +96,9 @@ struct Header {
   char text[112] = {};
 };
 
-c10::intrusive_ptr<ClosableGloo> make_process_group(const JobStore& job, const std::string& path,
-                                                    int rank, int size,
-                                                    std::chrono::milliseconds timeout) {
+std::unique_ptr<ProcessGroup> make_process_group(const JobStore& job, const std::string& path,
+                                                 int rank, int size,
+                                                 std::chrono::milliseconds timeout) {
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   options->threads = 1;
   const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
@@ -58,7 +109,7 @@ c10::intrusive_ptr<ClosableGloo> make_process_group(const JobStore& job, const s
   } else {
     options->devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
   }
-  return c10::make_intrusive<ClosableGloo>(job.connection(path, timeout), rank, size, options);
+  return std::make_unique<ProcessGroup>(job.connection(path, timeout), rank, size, options);
 }
 
 at::Tensor bytes_of(const at::Tensor& tensor) {
@@ -119,7 +170,7 @@ class GlooGroup : public JobMember {
   const int rank_;
   const int size_;
   const CommOptions options_;
-  c10::intrusive_ptr<ClosableGloo> gloo_;  ///< absent in a group of one
+  std::unique_ptr<ProcessGroup> gloo_;  ///< absent in a group of one
   std::atomic<int64_t> joined_ = 0;
 
   std::mutex mutex_;
@@ -148,7 +199,7 @@ GlooGroup::GlooGroup(std::shared_ptr<JobStore> job, std::string path, int rank, 
     }
   }
   worker_ = std::thread([this] { work(); });
-  job_->attach(*this);
+  job_->attach(*this, options_.timeout);
 }
 
 GlooGroup::~GlooGroup() {
@@ -287,7 +338,7 @@ void GlooGroup::all_gather(const at::Tensor& full, const at::Tensor& shard) {
   at::Tensor in = bytes_of(shard);
   c10d::AllgatherOptions options;
   options.timeout = kNoDeadline;
-  gloo_->_allgather_base(out, in, options)->wait();
+  (*gloo_)->_allgather_base(out, in, options)->wait();
 }
 
 void GlooGroup::all_to_all(const at::Tensor& out, const at::Tensor& in) {
@@ -296,7 +347,7 @@ void GlooGroup::all_to_all(const at::Tensor& out, const at::Tensor& in) {
   std::vector<int64_t> equal;
   c10d::AllToAllOptions options;
   options.timeout = kNoDeadline;
-  gloo_->alltoall_base(out_bytes, in_bytes, equal, equal, options)->wait();
+  (*gloo_)->alltoall_base(out_bytes, in_bytes, equal, equal, options)->wait();
 }
 
 /// Every rank gets all pieces of its own number and adds them in rank order, so the
@@ -326,7 +377,7 @@ void GlooGroup::broadcast(const at::Tensor& tensor, int root) {
   c10d::BroadcastOptions options;
   options.rootRank = root;
   options.timeout = kNoDeadline;
-  gloo_->broadcast(tensors, options)->wait();
+  (*gloo_)->broadcast(tensors, options)->wait();
 }
 
 /// What is known of an operation that broke: libtorch sees only a closed connection.

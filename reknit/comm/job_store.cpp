@@ -20,6 +20,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kReport = 30s;       ///< between two lines about missing ranks
 constexpr auto kLogPeriod = 100ms;  ///< between two looks at the job's log
+constexpr auto kLook = 200ms;       ///< between two looks at who is missing
 constexpr auto kRollCall = 1s;
 constexpr auto kFarewell = 30s;  ///< for the others to leave a job that went well
 constexpr auto kFailedFarewell = 1s;
@@ -50,9 +51,7 @@ std::shared_ptr<JobStore> JobStore::join(const Rendezvous& rendezvous, const Com
 }
 
 JobStore::JobStore(const Rendezvous& rendezvous, const CommOptions& options)
-    : rendezvous_(rendezvous),
-      prefix_(str("reknit/", rendezvous.key_prefix)),
-      progress_period_(std::min(std::chrono::milliseconds(1s), options.timeout / 4)) {
+    : rendezvous_(rendezvous), prefix_(str("reknit/", rendezvous.key_prefix)) {
   require<UsageError>(rendezvous_.rank >= 0 && rendezvous_.rank < rendezvous_.world, "rank ",
                       rendezvous_.rank, " of a job of ", rendezvous_.world, " processes");
   // A closed connection is ours to report, once, with what is known.
@@ -125,8 +124,8 @@ std::vector<int> JobStore::missing() const {
 void JobStore::meet(const CommOptions& options) {
   const auto start = Clock::now();
   auto report = start + kReport;
-  std::string absent = "0";
-  std::string failure;
+  auto look = start;
+  std::string state = "ranks missing: 0 of " + std::to_string(rendezvous_.world);
   while (Clock::now() - start < options.timeout) {
     try {
       if (!store_) {
@@ -135,28 +134,23 @@ void JobStore::meet(const CommOptions& options) {
       if (store_->check(keys_of_all("joined"))) {
         return;
       }
-      if (Clock::now() > report) {
-        absent = list_of(missing());
+      if (Clock::now() > look) {
+        look = Clock::now() + kLook;
+        state = str("ranks missing: ", list_of(missing()), " of ", rendezvous_.world);
       }
     } catch (const std::exception& error) {
       store_.reset();
-      failure = str(" (", first_line(error), ")");
+      state = str("ranks missing: 0 of ", rendezvous_.world, " (", first_line(error), ")");
     }
     if (Clock::now() > report) {
-      log_warning("waiting at ", rendezvous_.host, ":", rendezvous_.port, " for ranks ", absent,
-                  " of ", rendezvous_.world, failure);
       report += kReport;
+      log_warning("waiting at ", rendezvous_.host, ":", rendezvous_.port, ", ", state);
     }
     std::this_thread::sleep_for(store_ ? 10ms : 500ms);
   }
-  if (store_) {
-    absent = list_of(missing());
-    failure.clear();
-  }
   throw CommError(str("group ", options.name, ": start-up at ", rendezvous_.host, ":",
                       rendezvous_.port, " timed out after ",
-                      static_cast<double>(options.timeout.count()) / 1000,
-                      " s: ranks missing: ", absent, " of ", rendezvous_.world, failure));
+                      static_cast<double>(options.timeout.count()) / 1000, " s: ", state));
 }
 
 std::string JobStore::next_path() {
@@ -171,8 +165,9 @@ c10::intrusive_ptr<c10d::Store> JobStore::connection(const std::string& prefix,
   return c10::make_intrusive<c10d::PrefixStore>(prefix, own);
 }
 
-void JobStore::attach(JobMember& member) {
+void JobStore::attach(JobMember& member, std::chrono::milliseconds timeout) {
   std::lock_guard lock(members_mutex_);
+  progress_period_ = std::min(progress_period_, timeout / 8);
   members_.emplace_back(&member, 0);
   for (const Aborted& aborted : aborted_) {
     if (member.path().starts_with(aborted.path + "/")) {
@@ -281,13 +276,13 @@ void JobStore::read_log() {
 }
 
 void JobStore::post_progress() {
-  if (Clock::now() - progress_time_ < progress_period_) {
-    return;
-  }
-  progress_time_ = Clock::now();
   std::vector<std::pair<std::string, int64_t>> news;
   {
     std::lock_guard lock(members_mutex_);
+    if (Clock::now() - progress_time_ < progress_period_) {
+      return;
+    }
+    progress_time_ = Clock::now();
     for (auto& [member, posted] : members_) {
       const int64_t joined = member->joined();
       if (joined != posted) {

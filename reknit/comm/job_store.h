@@ -61,8 +61,9 @@ class JobStore {
   c10::intrusive_ptr<c10d::Store> connection(const std::string& prefix,
                                              std::chrono::milliseconds timeout) const;
 
-  /// From here to detach the member hears of aborts and its progress is posted.
-  void attach(JobMember& member);
+  /// From here to detach the member hears of aborts and its progress is posted, every
+  /// second or, with a short `timeout`, more often.
+  void attach(JobMember& member, std::chrono::milliseconds timeout);
   void detach(JobMember& member) noexcept;
 
   /// Fails the groups at and under `path` in this process at once and in the others
@@ -102,11 +103,11 @@ class JobStore {
   c10::intrusive_ptr<c10d::Store> store_;   ///< asked by the ranks
   c10::intrusive_ptr<c10d::Store> polled_;  ///< asked by the watchdog
   std::atomic<bool> lost_ = false;
-  std::chrono::milliseconds progress_period_;
 
   std::mutex members_mutex_;
   std::vector<std::pair<JobMember*, int64_t>> members_;  ///< and the progress last posted
-  std::vector<Aborted> aborted_;                         ///< all so far
+  std::chrono::milliseconds progress_period_{1000};
+  std::vector<Aborted> aborted_;  ///< all so far
   std::vector<Aborted> unsent_;
   std::mutex sending_mutex_;
 
