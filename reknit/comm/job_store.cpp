@@ -319,7 +319,7 @@ std::optional<std::vector<int>> JobStore::silent_ranks(const std::function<bool(
       std::this_thread::sleep_for(20ms);
       silent.clear();
       for (int rank = 0; rank < rendezvous_.world; ++rank) {
-        if (rank != rendezvous_.rank && !store_->check({str("alive/", call, "/", rank)})) {
+        if (!store_->check({str("alive/", call, "/", rank)})) {
           silent.push_back(rank);
         }
       }

@@ -76,7 +76,8 @@ class JobStore {
   /// nothing if the store is lost.
   std::vector<int64_t> progress(const std::string& path, int size);
   /// Asks every process for a sign of life, for up to a second; who gave none. Stops
-  /// early if `enough` turns true. Nothing if the store is lost.
+  /// early if `enough` turns true. Nothing if the store is lost. When this process has
+  /// answered itself it has heard of every abort before the question.
   std::optional<std::vector<int>> silent_ranks(const std::function<bool()>& enough);
 
  private:

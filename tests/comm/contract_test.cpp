@@ -313,7 +313,7 @@ TEST_P(Contract, ARankThatNeverJoinsIsNamedAfterTheTimeout) {
           return;
         }
         const std::string sentence = comm_error_of(
-            [&] { comm.all_reduce({values(0, 2)}, ReduceOp::kSum, stream()).wait(stream()); });
+            [&] { comm.all_reduce({values(0, 2)}, ReduceOp::kSum, stream()).wait(Stream()); });
         EXPECT_THAT(sentence, AllOf(HasSubstr("group test: all_reduce #1 timed out after 0.3 s"),
                                     HasSubstr(str("ranks missing: ", size() - 1, " of ", size()))));
       },
@@ -332,7 +332,7 @@ TEST_P(Contract, ADroppedResultFailsTheGroup) {
       return;
     }
     const std::string sentence = comm_error_of([&] {
-      comm.all_reduce({values(0, 2)}, ReduceOp::kSum, stream()).wait(stream());
+      comm.all_reduce({values(0, 2)}, ReduceOp::kSum, stream()).wait(Stream());
       comm.barrier();
     });
     EXPECT_THAT(sentence, HasSubstr("rank 0 dropped the result of all_reduce #0"));
@@ -364,9 +364,9 @@ TEST_P(Contract, RanksThatDisagreeFailWithBothSidesNamed) {
     const std::string sentence = comm_error_of([&] {
       comm.barrier();
       if (comm.rank() == 1) {
-        comm.broadcast({values(0, 2)}, 0, stream()).wait(stream());
+        comm.broadcast({values(0, 2)}, 0, stream()).wait(Stream());
       } else {
-        comm.all_reduce({values(0, 3)}, ReduceOp::kMax, stream()).wait(stream());
+        comm.all_reduce({values(0, 3)}, ReduceOp::kMax, stream()).wait(Stream());
       }
     });
     EXPECT_THAT(sentence, AllOf(HasSubstr("group test: ranks disagree on operation #1"),
