@@ -3,14 +3,23 @@
 #include "apps/command_line.h"
 #include "apps/commands.h"
 #include "apps/env_flags.h"
+#include "apps/generate_flags.h"
 #include "apps/init_flags.h"
+#include "apps/ppo_flags.h"
 #include "apps/report_error.h"
+#include "apps/score_flags.h"
 
 #include <CLI/App.hpp>
 
 int main(int argc, char** argv) {
   using reknit::Command;
   const std::vector<Command> commands = {
+      {"ppo", "Step 3 of RLHF: PPO with actor, critic, reference and reward",
+       [](CLI::App& app) { return reknit::add_ppo(app, reknit::run_ppo); }, true},
+      {"generate", "Answers to prompts",
+       [](CLI::App& app) { return reknit::add_generate(app, reknit::run_generate); }},
+      {"score", "Log-probabilities and loss of given texts, or values",
+       [](CLI::App& app) { return reknit::add_score(app, reknit::run_score); }},
       {"check", "Judge a config: what it will do, and all that is wrong with it",
        [](CLI::App& app) { return reknit::add_check(app, reknit::run_check); }},
       {"init", "A Hugging Face folder with random weights",

@@ -78,6 +78,12 @@ void add_rollout(CLI::App& app, Parsed& p) {
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
+  app.add_option("--global-batch", o.global_batch,
+                 "Prompts of a step over all ranks, in one update (default: generation batch x\n"
+                 "ranks x generations)")
+      ->check(at_least(1))
+      ->type_name("B")
+      ->group(group);
   app.add_option("--max-prompt-seq-len", o.max_prompt_len, "Longer prompts are dropped")
       ->check(at_least(1))
       ->type_name("N")

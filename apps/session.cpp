@@ -1,0 +1,146 @@
+#include "apps/session.h"
+
+#include "reknit/checkpoint/atomic_file.h"
+#include "reknit/models/name_map.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+
+namespace reknit {
+namespace {
+
+at::ScalarType scalar_type(Precision precision) {
+  return precision == Precision::kBf16   ? at::kBFloat16
+         : precision == Precision::kFp16 ? at::kHalf
+                                         : at::kFloat;
+}
+
+LossScalerSettings scaler_settings(const Fp16Config& fp16) {
+  const bool dynamic = fp16.loss_scale == 0;
+  return {.initial = dynamic ? std::pow(2.0, static_cast<double>(fp16.initial_scale_power))
+                             : fp16.loss_scale,
+          .window = fp16.loss_scale_window,
+          .hysteresis = static_cast<int>(fp16.hysteresis),
+          .consecutive_hysteresis = fp16.consecutive_hysteresis,
+          .minimum = fp16.min_loss_scale,
+          .dynamic = dynamic};
+}
+
+}  // namespace
+
+RankPlan rank_plan(const RunOptions& options) {
+  RankPlan plan;
+  plan.devices = options.place.devices();
+  if (options.place.launched) {
+    plan.rendezvous = options.place.launched->rendezvous;
+  }
+  plan.timeout = std::chrono::seconds(options.timeout_s);
+  return plan;
+}
+
+StoreSettings store_settings(const std::string& name, const ModelSettings& settings,
+                             const RankEnvironment& environment, bool training) {
+  const DeepSpeedConfig& config = settings.reading.config;
+  const int world = environment.world->size();
+  const bool mics = config.zero.mics_shard_size > 0;
+  return {.name = name,
+          .dtype = scalar_type(config.precision()),
+          .placement = {static_cast<int>(config.zero.stage),
+                        mics ? static_cast<int>(config.zero.mics_shard_size) : world},
+          .persistence_threshold = config.zero.persistence_threshold,
+          .prefetch_depth = config.zero.prefetch_bucket_size > 0 ? 1 : 0,
+          .training = training,
+          .allocator = environment.allocator};
+}
+
+TrainerSettings trainer_settings(const std::string& name, const ModelSettings& settings,
+                                 const Schedule& schedule) {
+  const DeepSpeedConfig& config = settings.reading.config;
+  const OptimizerConfig& optimizer = config.optimizer;
+  return {.name = name,
+          .lr = optimizer.lr.value_or(0.0),
+          .schedule = schedule,
+          .adam = {.beta1 = optimizer.betas.at(0),
+                   .beta2 = optimizer.betas.at(1),
+                   .eps = optimizer.eps,
+                   .weight_decay = optimizer.weight_decay,
+                   .decoupled = optimizer.adam_w_mode,
+                   .bias_correction = optimizer.bias_correction},
+          .clip = config.gradient_clipping,
+          .scaler = scaler_settings(config.fp16)};
+}
+
+Schedule configured_schedule(const ModelSettings& settings, int64_t total_updates) {
+  const SchedulerConfig& config = settings.reading.config.scheduler;
+  if (config.type.empty()) {
+    return {};
+  }
+  return {.kind = Schedule::parse(config.type),
+          .warmup = config.warmup_num_steps,
+          .total = config.total_num_steps.value_or(total_updates),
+          .min_lr = config.warmup_min_lr,
+          .max_lr = config.warmup_max_lr.value_or(-1.0),
+          .log_warmup = config.warmup_type == "log",
+          .warmup_min_ratio = config.warmup_min_ratio,
+          .cos_min_ratio = config.cos_min_ratio};
+}
+
+HybridSettings hybrid_settings(const ModelSettings& settings) {
+  const HybridConfig& config = settings.reading.config.hybrid;
+  return {.mode = config.pin_parameters ? GatherMode::kPinned : GatherMode::kLayerwise,
+          .release_memory = config.release_inference_cache};
+}
+
+ModelSpec model_spec(const HfFolder& folder, bool value_head) {
+  ModelSpec spec = ModelSpec::from_hf(folder.config());
+  spec.value_head = value_head;
+  return spec;
+}
+
+bool has_value_head(const HfFolder& folder) {
+  std::vector<std::string> names;
+  for (const TensorInfo& info : folder.tensors()) {
+    names.push_back(info.name);
+  }
+  const std::string head = find_value_head(names);
+  return !head.empty() && folder.find(head)->shape.at(0) == 1;
+}
+
+std::optional<Tokenizer> find_tokenizer(const std::string& tokenizer_dir,
+                                        const std::string& model_dir) {
+  if (!tokenizer_dir.empty()) {
+    return Tokenizer::load(tokenizer_dir);
+  }
+  if (tokenizer_files(model_dir).empty()) {
+    return std::nullopt;
+  }
+  return Tokenizer::load(model_dir);
+}
+
+std::vector<int64_t> field_tokens(const Row& row, const Field& field,
+                                  const std::optional<Tokenizer>& tokenizer) {
+  if (field.kind == Field::Kind::kTokens) {
+    return field.tokens;
+  }
+  if (field.kind == Field::Kind::kMessages) {
+    row.fail("holds a conversation, which needs a chat template; give its text as \"prompt\"");
+  }
+  if (!tokenizer) {
+    throw InputError(str(row.place, " holds text, and there is no tokenizer"),
+                     "pass --tokenizer, or copy tokenizer.json from the base model");
+  }
+  return tokenizer->encode(field.text);
+}
+
+void write_result(const std::string& path, const std::string& text) {
+  if (path.empty()) {
+    std::cout << text << std::flush;
+  } else {
+    write_file(path, text);
+  }
+}
+
+}  // namespace reknit

@@ -1,0 +1,46 @@
+// From the options of a command to the settings of the library.
+#pragma once
+
+#include "apps/options.h"
+#include "reknit/data/rows.h"
+#include "reknit/engine/hybrid.h"
+#include "reknit/engine/model.h"
+#include "reknit/engine/runtime.h"
+#include "reknit/engine/trainer.h"
+#include "reknit/text/tokenizer.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace reknit {
+
+RankPlan rank_plan(const RunOptions& options);
+
+StoreSettings store_settings(const std::string& name, const ModelSettings& settings,
+                             const RankEnvironment& environment, bool training);
+/// `betas` apply unless the config gives its own; the schedule spans `total` updates.
+TrainerSettings trainer_settings(const std::string& name, const ModelSettings& settings,
+                                 const Schedule& schedule);
+/// The config's scheduler; kConstant without one.
+Schedule configured_schedule(const ModelSettings& settings, int64_t total_updates);
+HybridSettings hybrid_settings(const ModelSettings& settings);
+
+/// A folder's model: its spec with `value_head` as found or as asked for.
+ModelSpec model_spec(const HfFolder& folder, bool value_head);
+bool has_value_head(const HfFolder& folder);
+
+/// The tokenizer of `tokenizer_dir`, else of the model's folder; nothing where the rows
+/// are tokens and neither has one.
+std::optional<Tokenizer> find_tokenizer(const std::string& tokenizer_dir,
+                                        const std::string& model_dir);
+
+/// Token ids of a field. InputError at the row's place if it needs a tokenizer that is not
+/// there, or holds a conversation.
+std::vector<int64_t> field_tokens(const Row& row, const Field& field,
+                                  const std::optional<Tokenizer>& tokenizer);
+
+/// To `path`, aside and renamed (see AtomicFile), or to standard output if it is empty.
+void write_result(const std::string& path, const std::string& text);
+
+}  // namespace reknit

@@ -1,0 +1,42 @@
+// Starts the ranks of this process with the communicator and memory that fit them.
+#pragma once
+
+#include "reknit/comm/gloo.h"
+#include "reknit/store/slot_pool.h"
+
+#include <c10/core/Device.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace reknit {
+
+/// Which ranks this process runs: one launched by torchrun and the like, or all of them
+/// as threads.
+struct RankPlan {
+  std::vector<c10::Device> devices;      ///< one per rank of this process
+  std::optional<Rendezvous> rendezvous;  ///< of a launched process; then one device
+  std::chrono::milliseconds timeout{600'000};
+};
+
+/// What a rank finds when it starts.
+struct RankEnvironment {
+  std::shared_ptr<Communicator> world;
+  SlotPool::Allocator allocator;  ///< memory that the communicator moves fastest
+};
+
+/// Runs `body` on every rank of the plan and returns when all have ended; rethrows the
+/// first error after the others have been freed. Backends: launched processes use NCCL on
+/// GPUs and Gloo on CPU; threads use NCCL with a GPU each, and otherwise shared memory.
+void run_on_ranks(const RankPlan& plan, const std::function<void(RankEnvironment&)>& body);
+
+/// One text of each rank, on every rank, in rank order. Collective; blocks the host.
+std::vector<std::string> gather_texts(Communicator& world, const std::string& mine);
+
+/// The largest of the ranks' numbers, on every rank. Collective; blocks the host.
+int64_t largest(Communicator& world, int64_t mine);
+
+}  // namespace reknit
