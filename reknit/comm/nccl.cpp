@@ -25,7 +25,8 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 constexpr auto kPoll = 20us;
-constexpr auto kFarewell = 10s;  ///< for the other ranks to finish what was started
+constexpr int64_t kStartUp = -1;  ///< in place of a sequence number
+constexpr auto kFarewell = 10s;   ///< for the other ranks to finish what was started
 
 /// An operation on its way through the device.
 struct InFlight {
@@ -556,6 +557,10 @@ std::unique_ptr<Communicator> NcclGroup::split(int rank, int color, const std::s
 }
 
 std::string NcclGroup::late(const InFlight& operation) {
+  if (operation.sequence == kStartUp) {
+    return str("group ", options_.name, ": NCCL's start-up timed out after ",
+               static_cast<double>(options_.timeout.count()) / 1000, " s");
+  }
   std::vector<int64_t> reached;
   if (job_) {
     reached = job_->progress(path_, size_);
@@ -634,7 +639,7 @@ void create(const std::shared_ptr<NcclGroup>& group, ncclUniqueId id,
                      ": NCCL cannot be started: ", ncclGetErrorString(result), ", ",
                      ncclGetLastError(nullptr));
   for (const auto& [rank, local] : ranks) {
-    group->finish(rank, ncclInProgress, CommKind::kSplit, -1);
+    group->finish(rank, ncclInProgress, CommKind::kBarrier, kStartUp);
   }
   group->open();
 }

@@ -14,6 +14,7 @@ namespace reknit::test {
 struct Backend {
   std::string name;
   int size;
+  std::chrono::milliseconds patience;  ///< a timeout that only a missing rank exceeds
   /// Runs `body` on every rank of a new group and returns when all have ended.
   std::function<void(const CommOptions& options, const std::function<void(Communicator&)>& body)>
       run;
