@@ -1,5 +1,6 @@
 #include "reknit/store/group_state.h"
 
+#include "reknit/base/mutant.h"
 #include "reknit/base/rank.h"
 
 #include <algorithm>
@@ -83,7 +84,9 @@ void GroupState::make_resident() {
 }
 
 uint64_t GroupState::lease(Phase phase) {
-  require_state(weights_ == WeightState::kFull && full_version_ == version_, "read");
+  require_state((weights_ == WeightState::kFull && full_version_ == version_) ||
+                    REKNIT_MUTANT(lease_without_state_check),
+                "read");
   phase_ = phase;
   leases_.push_back(next_lease_);
   return next_lease_++;
@@ -95,13 +98,16 @@ bool GroupState::release(uint64_t lease) noexcept {
 }
 
 void GroupState::shard() {
-  require_state(weights_ == WeightState::kFull && !resident_ && leases_.empty(), "release");
+  require_state((weights_ == WeightState::kFull && !resident_ && leases_.empty()) ||
+                    REKNIT_MUTANT(shard_without_reader_check),
+                "release");
   weights_ = WeightState::kSharded;
 }
 
 void GroupState::raise_version() {
+  const WeightState at_rest = resident_ ? WeightState::kFull : WeightState::kSharded;
   require_state(
-      weights_ == (resident_ ? WeightState::kFull : WeightState::kSharded) && leases_.empty(),
+      (weights_ == at_rest && leases_.empty()) || REKNIT_MUTANT(raise_version_of_full_copies),
       "update");
   ++version_;
   if (resident_) {
@@ -151,8 +157,9 @@ void GroupState::poison(const std::string& reason) noexcept {
 void GroupState::require_readable(const std::string& parameter, uint64_t version,
                                   uint64_t lease) const {
   const bool leased = std::find(leases_.begin(), leases_.end(), lease) != leases_.end();
-  if (poison_.empty() && weights_ == WeightState::kFull && version == version_ &&
-      full_version_ == version_ && leased) [[likely]] {
+  const bool current =
+      (version == version_ && full_version_ == version_) || REKNIT_MUTANT(skip_version_check);
+  if (poison_.empty() && weights_ == WeightState::kFull && current && leased) [[likely]] {
     return;
   }
   if (!poison_.empty()) {

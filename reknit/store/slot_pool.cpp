@@ -1,6 +1,7 @@
 #include "reknit/store/slot_pool.h"
 
 #include "reknit/base/error.h"
+#include "reknit/base/mutant.h"
 
 #include <algorithm>
 
@@ -28,11 +29,14 @@ void Slot::order_after_release(const Stream& stream) const {
 }
 
 void Slot::release(const Stream& last_use) {
-#ifdef REKNIT_CHECKED
-  StreamScope scope(last_use);
-  bytes_.fill_(kPoison);
-#endif
-  pool_->classes_.at(class_bytes_).entries[index_]->released.record(last_use);
+  REKNIT_INVARIANT(pool_ != nullptr, "a slot that nobody holds was released");
+  if (pool_->poison_released_) {
+    const StreamScope scope(last_use);
+    bytes_.fill_(kPoison);
+  }
+  if (!REKNIT_MUTANT(forget_release_event)) {
+    pool_->classes_.at(class_bytes_).entries[index_]->released.record(last_use);
+  }
   reset();
 }
 

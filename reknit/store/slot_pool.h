@@ -20,8 +20,13 @@ namespace reknit {
 
 class SlotPool;
 
-/// What checked builds fill released memory with: NaN in every float type.
+/// What released memory is filled with where that is asked for: NaN in every float type.
 constexpr uint8_t kPoison = 0xFF;
+#ifdef REKNIT_CHECKED
+constexpr bool kPoisonReleased = true;
+#else
+constexpr bool kPoisonReleased = false;
+#endif
 
 /// Exclusive ownership of one buffer; returns to its pool when destroyed.
 class Slot {
@@ -55,7 +60,8 @@ class SlotPool {
  public:
   using Allocator = std::function<at::Tensor(int64_t bytes)>;  ///< -> uint8 [bytes]
 
-  explicit SlotPool(Allocator allocator) : allocator_(std::move(allocator)) {}
+  explicit SlotPool(Allocator allocator, bool poison_released = kPoisonReleased)
+      : allocator_(std::move(allocator)), poison_released_(poison_released) {}
 
   static int64_t class_of(int64_t bytes) { return (bytes + 511) / 512 * 512; }
 
@@ -71,6 +77,7 @@ class SlotPool {
 
   int64_t total_bytes() const;
   int64_t slots_in_use() const { return in_use_; }
+  bool poison_released() const { return poison_released_; }
 
  private:
   friend class Slot;
@@ -85,6 +92,7 @@ class SlotPool {
   };
 
   Allocator allocator_;
+  bool poison_released_;
   std::map<int64_t, SizeClass> classes_;
   int64_t in_use_ = 0;
 };

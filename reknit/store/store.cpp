@@ -1,5 +1,7 @@
 #include "reknit/store/store.h"
 
+#include "reknit/base/mutant.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -145,7 +147,9 @@ void Store::write(GroupId id, int param, int64_t offset, const at::Tensor& value
                                      ? Extent{0, layout.padded}
                                      : layout.shard(shard_index()));
   }
-  weights_written_.record(this_rank().compute);
+  if (!REKNIT_MUTANT(write_unseen_by_gathers)) {
+    weights_written_.record(this_rank().compute);
+  }
 }
 
 at::Tensor Store::read_full(GroupId id, int param) {

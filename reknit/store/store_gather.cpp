@@ -1,4 +1,5 @@
 // Weights: gather, lease, prefetch, release, pin.
+#include "reknit/base/mutant.h"
 #include "reknit/store/store.h"
 
 #include <ATen/ATen.h>
@@ -29,7 +30,7 @@ Full Store::full(GroupId id, Phase phase) {
   if (group.state->weights() == WeightState::kSharded) {
     start_gather(id, phase);
   }
-  if (group.state->weights() == WeightState::kGathering) {
+  if (group.state->weights() == WeightState::kGathering && !REKNIT_MUTANT(lease_while_gathering)) {
     finish_gather(group);
   }
   const uint64_t lease = group.state->lease(phase);
@@ -66,8 +67,12 @@ void Store::start_gather(GroupId id, Phase phase) {
                       ": too many groups are leased at once on rank ", this_rank().rank);
   group.state->begin_gather(phase);
   const Stream& stream = this_rank().gather;
-  slot->order_after_release(stream);
-  stream.wait(weights_written_);
+  if (!REKNIT_MUTANT(gather_before_slot_release)) {
+    slot->order_after_release(stream);
+  }
+  if (!REKNIT_MUTANT(gather_before_weights_written)) {
+    stream.wait(weights_written_);
+  }
   const auto pairs = gather_pairs(group, slot->bytes());
   group.gathering.emplace(comms_.gather->all_gather(std::move(*slot), pairs, stream));
 }
@@ -75,7 +80,9 @@ void Store::start_gather(GroupId id, Phase phase) {
 void Store::finish_gather(Group& group) {
   Pending<Slot> pending = std::move(*group.gathering);
   group.gathering.reset();
-  group.slot = std::move(pending).wait(this_rank().compute);
+  const RankContext& rank = this_rank();
+  group.slot = std::move(pending).wait(REKNIT_MUTANT(read_before_gather_is_done) ? rank.gather
+                                                                                 : rank.compute);
   group.state->finish_gather();
 }
 
@@ -124,7 +131,8 @@ void Store::prefetch_after(GroupId id, Phase phase) {
       return;
     }
     const Group& next = *groups_[order_[place]];
-    if (next.state->weights() == WeightState::kSharded && pool_.has_free(next.slot_bytes)) {
+    if (next.state->weights() == WeightState::kSharded && pool_.has_free(next.slot_bytes) &&
+        !(REKNIT_MUTANT(prefetch_on_rank_0_only) && this_rank().rank != 0)) {
       start_gather(order_[place], phase);
     }
   }
@@ -133,7 +141,9 @@ void Store::prefetch_after(GroupId id, Phase phase) {
 void Store::release_full(GroupId id, uint64_t lease) noexcept {
   Group& group = *groups_[id];
   const bool last = group.state->release(lease);
-  if (!last || pinned_ || group.keep || group.slot_bytes == 0) {
+  const bool keep = group.keep && !REKNIT_MUTANT(release_kept_groups);
+  if ((!last && !REKNIT_MUTANT(release_with_a_reader_left)) || pinned_ || keep ||
+      group.slot_bytes == 0) {
     return;
   }
   try {
@@ -145,7 +155,8 @@ void Store::release_full(GroupId id, uint64_t lease) noexcept {
 
 void Store::discard_full(Group& group) {
   group.state->shard();
-  group.slot.release(this_rank().compute);
+  group.slot.release(REKNIT_MUTANT(release_before_readers_end) ? this_rank().gather
+                                                               : this_rank().compute);
 }
 
 // Frees the slot of one group that is gathered without a reader: first prefetched ones,
@@ -156,7 +167,8 @@ bool Store::discard_unused(int64_t bytes) {
     return bytes == 0 || SlotPool::class_of(group.slot_bytes) == SlotPool::class_of(bytes);
   };
   for (const auto& group : groups_) {
-    if (group->state->weights() == WeightState::kGathering && fits(*group)) {
+    if (group->state->weights() == WeightState::kGathering && fits(*group) &&
+        !REKNIT_MUTANT(drain_forgets_gathers)) {
       finish_gather(*group);
       discard_full(*group);
       return true;
@@ -164,7 +176,7 @@ bool Store::discard_unused(int64_t bytes) {
   }
   for (const auto& group : groups_) {
     if (group->slot && group->state->weights() == WeightState::kFull && fits(*group) &&
-        group->state->readers() == 0) {
+        group->state->readers() == 0 && !REKNIT_MUTANT(drain_forgets_kept_groups)) {
       discard_full(*group);
       return true;
     }
@@ -176,15 +188,20 @@ void Store::pin() {
   REKNIT_INVARIANT(!pinned_, "the store ", settings_.name, " was pinned twice");
   finish_pass();
   const RankContext& rank = this_rank();
-  rank.gather.wait(rank.compute);
+  for (const auto& group : groups_) {
+    if (group->slot_bytes > 0 && !group->pinned.defined()) {
+      group->pinned = new_buffer(group->slot_bytes, at::kByte);
+    }
+  }
+  // New memory is zeroed on compute, old memory may still be read there.
+  if (!REKNIT_MUTANT(pin_before_readers_end)) {
+    rank.gather.wait(rank.compute);
+  }
   std::vector<std::optional<Pending<at::Tensor>>> pending(groups_.size());
   for (size_t g = 0; g < groups_.size(); ++g) {
     Group& group = *groups_[g];
     if (group.slot_bytes == 0) {
       continue;
-    }
-    if (!group.pinned.defined()) {
-      group.pinned = new_buffer(group.slot_bytes, at::kByte);
     }
     group.state->begin_gather(Phase::kGenerate);
     pending[g].emplace(
@@ -204,9 +221,9 @@ void Store::unpin() {
   for (const auto& group : groups_) {
     if (group->slot_bytes > 0) {
       group->state->shard();
-#ifdef REKNIT_CHECKED
-      group->pinned.fill_(kPoison);
-#endif
+      if (pool_.poison_released()) {
+        group->pinned.fill_(kPoison);
+      }
     }
   }
   pinned_ = false;

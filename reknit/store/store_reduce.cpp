@@ -1,4 +1,5 @@
 // Gradients: open, reduce, accumulate, and the boundary.
+#include "reknit/base/mutant.h"
 #include "reknit/kernels/update.h"
 #include "reknit/store/store.h"
 
@@ -21,9 +22,13 @@ Gradients Store::gradients(GroupId id) {
   const bool first = group.state->gradients() == GradientState::kNone;
   if (first && group.gradient_bytes > 0) {
     Slot slot = take_gradient_slot(group.gradient_bytes);
-    slot.order_after_release(this_rank().compute);
+    if (!REKNIT_MUTANT(zero_before_slot_release)) {
+      slot.order_after_release(this_rank().compute);
+    }
     group.gradient_slot = std::move(slot);
-    group.gradient_slot.bytes().narrow(0, 0, group.gradient_bytes).zero_();
+    if (!REKNIT_MUTANT(forget_zeroing)) {
+      group.gradient_slot.bytes().narrow(0, 0, group.gradient_bytes).zero_();
+    }
   }
   group.state->open_gradients();
   std::vector<at::Tensor> views(group.spec.params.size());
@@ -80,7 +85,9 @@ void Store::start_reduce(GroupId id) {
     group.state->finish_reduce();
     return;
   }
-  rank.reduce.wait(rank.compute);
+  if (!REKNIT_MUTANT(reduce_before_backward_wrote)) {
+    rank.reduce.wait(rank.compute);
+  }
   std::vector<ScatterPair> pairs;
   for (size_t i = 0; i < group.segments.size(); ++i) {
     const SegmentLayout& layout = group.layout.segments[i];
@@ -105,12 +112,14 @@ void Store::finish_oldest_reduce() {
   const Stream& stream = this_rank().reduce;
   Pending<Slot> pending = std::move(*group.reducing);
   group.reducing.reset();
-  group.gradient_slot = std::move(pending).wait(stream);
+  group.gradient_slot =
+      std::move(pending).wait(REKNIT_MUTANT(accumulate_before_reduced) ? this_rank().copy : stream);
   {
     const StreamScope scope(stream);
     for (size_t i = 0; i < group.segments.size(); ++i) {
       const SegmentLayout& layout = group.layout.segments[i];
-      if (layout.trainable) {
+      for (int times = REKNIT_MUTANT(accumulate_twice) ? 2 : 1; layout.trainable && times > 0;
+           --times) {
         const Extent mine = layout.shard(shard_index());
         ops::accumulate(
             group.segments[i].grad,
@@ -118,7 +127,8 @@ void Store::finish_oldest_reduce() {
       }
     }
   }
-  group.gradient_slot.release(stream);
+  group.gradient_slot.release(REKNIT_MUTANT(reuse_gradients_before_reduced) ? this_rank().compute
+                                                                            : stream);
   group.state->finish_reduce();
 }
 
@@ -142,7 +152,9 @@ void Store::finish_pass() {
 void Store::finish_gradients() {
   finish_pass();
   const RankContext& rank = this_rank();
-  rank.compute.wait(rank.reduce);
+  if (!REKNIT_MUTANT(update_before_reductions_end)) {
+    rank.compute.wait(rank.reduce);
+  }
   sum_over_ranks();
   for (const auto& group : groups_) {
     if (group->gradient_bytes > 0) {
@@ -180,7 +192,7 @@ void Store::sum_over_ranks() {
   if (!pairs.empty()) {
     comms_.reduce->reduce_scatter(pieces, pairs, rank.compute).wait(rank.compute);
   }
-  if (comms_.replica && !pieces.empty()) {
+  if (comms_.replica && !pieces.empty() && !REKNIT_MUTANT(forget_replicas)) {
     comms_.replica->all_reduce(pieces, ReduceOp::kSum, rank.compute).wait(rank.compute);
   }
 }

@@ -1,4 +1,5 @@
 // The optimizer's side: shards out, new versions in.
+#include "reknit/base/mutant.h"
 #include "reknit/store/store.h"
 
 #include <ATen/ATen.h>
@@ -87,11 +88,13 @@ void Store::end_update() {
   clear_gradients();
   gather_replicated_weights();
   for (const auto& group : groups_) {
-    if (group->gradient_bytes > 0) {
+    if (group->gradient_bytes > 0 && !REKNIT_MUTANT(forget_to_raise_version)) {
       group->state->raise_version();
     }
   }
-  weights_written_.record(this_rank().compute);
+  if (!REKNIT_MUTANT(forget_weights_written)) {
+    weights_written_.record(this_rank().compute);
+  }
 }
 
 void Store::drop_step() {
@@ -110,19 +113,18 @@ void Store::clear_gradients() {
   rank.compute.wait(rank.reduce);
   for (const auto& group : groups_) {
     for (const Segment& segment : group->segments) {
-      if (segment.grad.defined()) {
+      if (segment.grad.defined() && !REKNIT_MUTANT(forget_to_clear_gradients)) {
         segment.grad.zero_();
       }
     }
   }
-  rank.reduce.wait(rank.compute);
   has_gradients_ = false;
 }
 
 // Weights that are whole on every rank but updated in pieces (ZeRO 1 and 2, persistent
 // parameters): each rank sends its piece, in place.
 void Store::gather_replicated_weights() {
-  if (settings_.placement.optimizer_shards() == 1) {
+  if (settings_.placement.optimizer_shards() == 1 || REKNIT_MUTANT(forget_replicated_weights)) {
     return;
   }
   const RankContext& rank = this_rank();
