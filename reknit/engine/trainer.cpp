@@ -21,34 +21,48 @@ double Trainer::loss_scale() const {
 }
 
 StepRecord Trainer::step() {
-  StepRecord record;
-  record.loss_scale = loss_scale();
-  record.lr = settings_.schedule.at(applied_, settings_.lr);
+  prepare();
+  return finish();
+}
+
+bool Trainer::prepare() {
+  record_ = StepRecord{};
+  record_.loss_scale = loss_scale();
+  record_.lr = settings_.schedule.at(applied_, settings_.lr);
   store_.finish_gradients();
-  const std::vector<OptimizerShard> shards = store_.begin_update();
-  record.grad_norm = global_grad_norm(store_, shards) / record.loss_scale;
+  shards_ = store_.begin_update();
+  record_.grad_norm = global_grad_norm(store_, shards_) / record_.loss_scale;
   ++steps_;
-  if (!std::isfinite(record.grad_norm)) {
-    skip(shards);
+  return std::isfinite(record_.grad_norm);
+}
+
+StepRecord Trainer::finish(bool hold) {
+  const bool finite = std::isfinite(record_.grad_norm);
+  if (!finite) {
+    skip();
+  }
+  if (!finite || hold) {
     store_.drop_step();
-    return record;
+    shards_.clear();
+    return record_;
   }
   const double clip =
-      settings_.clip > 0 ? std::min(1.0, settings_.clip / (record.grad_norm + 1e-6)) : 1.0;
-  const at::Tensor grad_scale = at::full({1}, clip / record.loss_scale,
+      settings_.clip > 0 ? std::min(1.0, settings_.clip / (record_.grad_norm + 1e-6)) : 1.0;
+  const at::Tensor grad_scale = at::full({1}, clip / record_.loss_scale,
                                          at::TensorOptions(at::kFloat).device(this_rank().device));
-  optimizer_.update(shards, record.lr, grad_scale);
+  optimizer_.update(shards_, record_.lr, grad_scale);
   store_.end_update();
+  shards_.clear();
   ++applied_;
-  record.applied = true;
+  record_.applied = true;
   if (scaled()) {
     REKNIT_INVARIANT(scaler_.update(false), "a clean step never ends a run");
   }
-  return record;
+  return record_;
 }
 
-void Trainer::skip(const std::vector<OptimizerShard>& shards) {
-  const Nonfinite found = first_nonfinite(store_, shards);
+void Trainer::skip() {
+  const Nonfinite found = first_nonfinite(store_, shards_);
   const std::string what = str("step ", steps_, " of ", settings_.name, ": the gradient of ",
                                found.param, " holds ", found.kind);
   if (store_.settings().dtype == at::kFloat) {

@@ -38,7 +38,14 @@ class Trainer {
   Trainer(Store& store, TrainerSettings settings);
 
   double loss_scale() const;
+  /// prepare() and finish().
   StepRecord step();
+  /// The first half: sums the gradients over the ranks and takes the norm. False if it
+  /// is not finite: finish() will skip.
+  bool prepare();
+  /// The second half: the update or the skip. `hold` skips although the gradients are
+  /// finite (the other model of a pair overflowed); the scaler takes no notice of that.
+  StepRecord finish(bool hold = false);
 
   int64_t steps() const { return steps_; }      ///< calls of step()
   int64_t applied() const { return applied_; }  ///< updates made
@@ -56,12 +63,14 @@ class Trainer {
 
  private:
   bool scaled() const { return store_.settings().dtype == at::kHalf; }
-  void skip(const std::vector<OptimizerShard>& shards);
+  void skip();
 
   Store& store_;
   TrainerSettings settings_;
   AdamW optimizer_;
   LossScaler scaler_;
+  std::vector<OptimizerShard> shards_;  ///< between prepare() and finish()
+  StepRecord record_;                   ///< of that step
   int64_t steps_ = 0;
   int64_t applied_ = 0;
 };

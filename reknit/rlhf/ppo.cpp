@@ -13,6 +13,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr double kRewardEmaAlpha = 0.9;
+
 double seconds_since(Clock::time_point start) {
   this_rank().compute.synchronize();
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -52,6 +54,64 @@ std::span<Experience> slice(std::span<Experience> all, int64_t begin, int64_t co
                      static_cast<size_t>(std::min(count, size - first)));
 }
 
+// What is summed over the answers and ranks for a record.
+enum Sum : size_t {
+  kAnswers,
+  kEnded,
+  kLength,
+  kScored,
+  kScore,
+  kScoreSquares,
+  kRankMean,
+  kRanks,
+  kTokens,
+  kKl,
+  kEntropy,
+  kReturns,
+  kReturnSquares,
+  kErrors,
+  kErrorSquares,
+  kActorLoss,
+  kCriticLoss,
+  kClipped,
+  kValueClipped,
+  kTrained,
+  kNumSums
+};
+
+// This rank's part of the sums, except those of the losses.
+std::vector<double> sums_of(std::span<const Experience> experiences, PpoRules rules) {
+  std::vector<double> all(kNumSums, 0.0);
+  for (const Experience& e : experiences) {
+    all[kAnswers] += 1;
+    all[kEnded] += e.ended;
+    all[kLength] += static_cast<double>(e.answer_length());
+    if (rules == PpoRules::kStrict || e.unmasked() > 0) {
+      all[kScored] += 1;
+      all[kScore] += e.score;
+      all[kScoreSquares] += e.score * e.score;
+    }
+    for (size_t t = 0; t < e.mask.size(); ++t) {
+      if (e.mask[t] == 0) {
+        continue;
+      }
+      const double error = e.returns[t] - e.values[t];
+      all[kTokens] += 1;
+      all[kKl] += static_cast<double>(e.logp[t]) - e.ref_logp[t];
+      all[kEntropy] += e.entropy[t];
+      all[kReturns] += e.returns[t];
+      all[kReturnSquares] += e.returns[t] * e.returns[t];
+      all[kErrors] += error;
+      all[kErrorSquares] += error * error;
+    }
+  }
+  if (all[kScored] > 0) {
+    all[kRankMean] = all[kScore] / all[kScored];
+    all[kRanks] = 1;
+  }
+  return all;
+}
+
 }  // namespace
 
 /// Running sums of the last pass over the global batch; local until summarise().
@@ -75,6 +135,7 @@ Ppo::Ppo(PpoModels models, PpoSettings settings, std::vector<std::vector<int64_t
     settings_.minibatch = settings_.global_batch;
   }
   require<InputError>(!prompts_.empty(), "there are no prompts");
+  check_prompts();
   require<UsageError>(settings_.global_batch > 0 && settings_.minibatch > 0 &&
                           settings_.global_batch % settings_.minibatch == 0,
                       "a global batch of ", settings_.global_batch,
@@ -82,6 +143,24 @@ Ppo::Ppo(PpoModels models, PpoSettings settings, std::vector<std::vector<int64_t
   require<UsageError>(settings_.micro_batch > 0, "a micro-batch of ", settings_.micro_batch);
   require<UsageError>((models_.reward != nullptr) != static_cast<bool>(score_),
                       "PPO needs either a reward model or a reward function");
+  if (settings_.ema_beta != 0) {
+    average_.emplace(models_.actor->store, settings_.ema_beta);
+  }
+}
+
+// At once, not at the step that first takes such a prompt.
+void Ppo::check_prompts() const {
+  const ModelSpec& spec = models_.actor->decoder.spec();
+  for (size_t i = 0; i < prompts_.size(); ++i) {
+    const auto length = static_cast<int64_t>(prompts_[i].size());
+    require<InputError>(length > 0, "prompt ", i, " of the data has no tokens");
+    if (spec.max_positions > 0 && length + settings_.sampling.max_new_tokens > spec.max_positions) {
+      throw UsageError(str("prompt ", i, " of the data has ", length, " tokens; with an answer of ",
+                           settings_.sampling.max_new_tokens, " it exceeds the model's ",
+                           spec.max_positions, " positions"),
+                       "lower the limits of prompts or of answers");
+    }
+  }
 }
 
 PpoRecord Ppo::step(int64_t step) {
@@ -246,7 +325,7 @@ void Ppo::train(PpoRecord& record) {
 }
 
 // Strict: one over the unmasked tokens of the global minibatch. DeepSpeed-Chat: the mean
-// over ranks of each rank's own token mean.
+// over the ranks that have tokens of each rank's own token mean.
 double Ppo::token_weight(std::span<const Experience> part) const {
   Communicator& world = *models_.actor->store.comms().world;
   double tokens = 0;
@@ -254,7 +333,8 @@ double Ppo::token_weight(std::span<const Experience> part) const {
     tokens += static_cast<double>(experience.unmasked());
   }
   if (settings_.rules == PpoRules::kDeepSpeedChat) {
-    return tokens == 0 ? 0.0 : 1.0 / (tokens * world.size());
+    const double ranks = sum_over(world, {tokens > 0 ? 1.0 : 0.0}, ReduceOp::kSum)[0];
+    return tokens == 0 ? 0.0 : 1.0 / (tokens * ranks);
   }
   const double total = sum_over(world, {tokens}, ReduceOp::kSum)[0];
   return total == 0 ? 0.0 : 1.0 / total;
@@ -270,11 +350,17 @@ void Ppo::update(int64_t minibatch, Sums& sums, PpoRecord& record) {
   for (int64_t i = 0; i < forwards; ++i) {
     train_actor(slice(part, i * settings_.micro_batch, settings_.micro_batch), weight, sums);
   }
-  record.actor = actor_trainer_.step();
+  const bool actor_finite = actor_trainer_.prepare();
   for (int64_t i = 0; i < forwards; ++i) {
     train_critic(slice(part, i * settings_.micro_batch, settings_.micro_batch), weight, sums);
   }
-  record.critic = critic_trainer_.step();
+  const bool critic_finite = critic_trainer_.prepare();
+  const bool hold = settings_.align_overflow && !(actor_finite && critic_finite);
+  record.actor = actor_trainer_.finish(hold);
+  record.critic = critic_trainer_.finish(hold);
+  if (average_.has_value()) {
+    average_->update();
+  }
 }
 
 void Ppo::train_actor(std::span<Experience> part, double weight, Sums& sums) {
@@ -322,54 +408,40 @@ void Ppo::train_critic(std::span<Experience> part, double weight, Sums& sums) {
   critic.decoder.values_backward(critic.store, std::move(saved), batch.scatter(gradient));
 }
 
-void Ppo::summarise(const Sums& sums, PpoRecord& record) const {
+void Ppo::summarise(const Sums& sums, PpoRecord& record) {
+  std::vector<double> all = sums_of(experiences_, settings_.rules);
+  all[kActorLoss] = sums.actor_loss;
+  all[kCriticLoss] = sums.critic_loss;
+  all[kClipped] = sums.clipped;
+  all[kValueClipped] = sums.value_clipped;
+  all[kTrained] = sums.tokens;
   Communicator& world = *models_.actor->store.comms().world;
-  double count = 0, score = 0, score_squares = 0, ended = 0, length = 0;
-  double tokens = 0, kl = 0, entropy = 0, returns = 0, return_squares = 0, errors = 0,
-         error_squares = 0;
-  for (const Experience& e : experiences_) {
-    count += 1;
-    score += e.score;
-    score_squares += e.score * e.score;
-    ended += e.ended;
-    length += static_cast<double>(e.answer_length());
-    for (size_t t = 0; t < e.mask.size(); ++t) {
-      if (e.mask[t] == 0) {
-        continue;
-      }
-      const double error = e.returns[t] - e.values[t];
-      tokens += 1;
-      kl += static_cast<double>(e.logp[t]) - e.ref_logp[t];
-      entropy += e.entropy[t];
-      returns += e.returns[t];
-      return_squares += e.returns[t] * e.returns[t];
-      errors += error;
-      error_squares += error * error;
-    }
-  }
-  const auto total = sum_over(world,
-                              {count, score, score_squares, ended, length, tokens, kl, entropy,
-                               returns, return_squares, errors, error_squares, sums.actor_loss,
-                               sums.critic_loss, sums.clipped, sums.value_clipped, sums.tokens},
-                              ReduceOp::kSum);
-  const double n = std::max(1.0, total[0]);
-  const double t = std::max(1.0, total[5]);
-  const double trained = std::max(1.0, total[16]);
+  const std::vector<double> total = sum_over(world, all, ReduceOp::kSum);
+  const auto mean = [&](size_t what, size_t count) {
+    return total[what] / std::max(1.0, total[count]);
+  };
+  const auto variance = [&](size_t sum, size_t squares, size_t count) {
+    return std::max(0.0, mean(squares, count) - std::pow(mean(sum, count), 2));
+  };
+  record.reward =
+      settings_.rules == PpoRules::kStrict ? mean(kScore, kScored) : mean(kRankMean, kRanks);
+  reward_ema_ = kRewardEmaAlpha * reward_ema_.value_or(record.reward) +
+                (1.0 - kRewardEmaAlpha) * record.reward;
+  record.reward_ema = *reward_ema_;
+  record.reward_std = std::sqrt(variance(kScore, kScoreSquares, kScored));
+  record.eos_fraction = mean(kEnded, kAnswers);
+  record.answer_length = mean(kLength, kAnswers);
+  record.tokens = static_cast<int64_t>(total[kTokens]);
+  record.kl = mean(kKl, kTokens);
+  record.entropy = mean(kEntropy, kTokens);
+  const double return_variance = variance(kReturns, kReturnSquares, kTokens);
+  record.explained_variance =
+      return_variance > 0 ? 1.0 - variance(kErrors, kErrorSquares, kTokens) / return_variance : 0.0;
   const double minibatches = static_cast<double>(settings_.global_batch / settings_.minibatch);
-  record.reward = total[1] / n;
-  record.reward_std = std::sqrt(std::max(0.0, total[2] / n - record.reward * record.reward));
-  record.eos_fraction = total[3] / n;
-  record.answer_length = total[4] / n;
-  record.tokens = static_cast<int64_t>(total[5]);
-  record.kl = total[6] / t;
-  record.entropy = total[7] / t;
-  const double return_variance = total[9] / t - std::pow(total[8] / t, 2);
-  const double error_variance = total[11] / t - std::pow(total[10] / t, 2);
-  record.explained_variance = return_variance > 0 ? 1.0 - error_variance / return_variance : 0.0;
-  record.actor_loss = total[12] / minibatches;
-  record.critic_loss = total[13] / minibatches;
-  record.clip_fraction = total[14] / trained;
-  record.value_clip_fraction = total[15] / trained;
+  record.actor_loss = total[kActorLoss] / minibatches;
+  record.critic_loss = total[kCriticLoss] / minibatches;
+  record.clip_fraction = mean(kClipped, kTrained);
+  record.value_clip_fraction = mean(kValueClipped, kTrained);
   record.ratio_max = sum_over(world, {sums.ratio_max}, ReduceOp::kMax)[0];
   record.actor_skipped = actor_trainer_.skipped();
   record.critic_skipped = critic_trainer_.skipped();

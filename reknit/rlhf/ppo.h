@@ -4,17 +4,20 @@
 // tokens; the batch of a step is a function of (seed, step) alone and is split over the
 // ranks in rank order; every random stream is keyed by the global sequence number. So no
 // number depends on the number of ranks.
-// DeepSpeed-Chat's rules: per-rank token means averaged over ranks, the end token is
-// masked, answers of at most one token are dropped, the score is read before the end token.
+// DeepSpeed-Chat's rules: per-rank token means averaged over the ranks that have tokens,
+// the end token is masked, answers of at most one token are dropped, the score is read
+// before the end token, the reward is the mean over ranks of what was kept.
 #pragma once
 
 #include "reknit/engine/hybrid.h"
 #include "reknit/engine/model.h"
 #include "reknit/engine/trainer.h"
 #include "reknit/rlhf/experience.h"
+#include "reknit/rlhf/weight_average.h"
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +36,8 @@ struct PpoSettings {
   int ppo_epochs = 1;
   uint64_t seed = 1234;  ///< of the prompt order and of sampling
   Checkpointing checkpointing = Checkpointing::kNone;
+  double ema_beta = 0.0;        ///< of the actor's moving average, per update; 0: none
+  bool align_overflow = false;  ///< fp16: actor and critic skip an update together
   HybridSettings hybrid;
   TrainerSettings actor;
   TrainerSettings critic;
@@ -53,6 +58,7 @@ using ScoreFunction = std::function<std::vector<double>(std::span<const Experien
 struct PpoRecord {
   int64_t step = 0;  ///< from 1
   double reward = 0, reward_std = 0, kl = 0, actor_loss = 0, critic_loss = 0;
+  double reward_ema = 0;  ///< moving average of `reward`, 0.9 of the old one
   double answer_length = 0, entropy = 0, clip_fraction = 0, value_clip_fraction = 0;
   double ratio_max = 0, explained_variance = 0, eos_fraction = 0;
   int64_t tokens = 0;  ///< unmasked answer tokens of the global batch
@@ -64,8 +70,9 @@ struct PpoRecord {
 class Ppo {
  public:
   /// `prompts` are the token ids of the whole data set, the same on every rank.
-  /// UsageError for batches that are not positive or do not divide; InputError for an
-  /// empty data set.
+  /// UsageError for batches that are not positive or do not divide, and for a prompt that
+  /// with its answer exceeds the model's positions; InputError for an empty data set or
+  /// an empty prompt.
   Ppo(PpoModels models, PpoSettings settings, std::vector<std::vector<int64_t>> prompts,
       ScoreFunction score = {});
 
@@ -76,10 +83,16 @@ class Ppo {
   const std::vector<Experience>& last_experiences() const { return experiences_; }
   Trainer& actor_trainer() { return actor_trainer_; }
   Trainer& critic_trainer() { return critic_trainer_; }
+  /// Null without ema_beta.
+  WeightAverage* actor_average() { return average_.has_value() ? &*average_ : nullptr; }
+  /// The last record's reward_ema, for checkpoints; empty before the first step.
+  std::optional<double> reward_ema() const { return reward_ema_; }
+  void set_reward_ema(std::optional<double> value) { reward_ema_ = value; }
 
  private:
   struct Sums;
 
+  void check_prompts() const;
   std::vector<GenerationRequest> requests(int64_t step) const;
   void generate(int64_t step, PpoRecord& record);
   void judge();
@@ -89,7 +102,7 @@ class Ppo {
   void update(int64_t minibatch, Sums& sums, PpoRecord& record);
   void train_actor(std::span<Experience> part, double weight, Sums& sums);
   void train_critic(std::span<Experience> part, double weight, Sums& sums);
-  void summarise(const Sums& sums, PpoRecord& record) const;
+  void summarise(const Sums& sums, PpoRecord& record);
 
   static void apply_chat_mask(Experience& experience);
   int64_t num_micro_batches(int64_t sequences) const;
@@ -102,6 +115,8 @@ class Ppo {
   Hybrid hybrid_;
   Trainer actor_trainer_;
   Trainer critic_trainer_;
+  std::optional<WeightAverage> average_;
+  std::optional<double> reward_ema_;
   std::vector<Experience> experiences_;
   std::vector<size_t> minibatch_begin_;  ///< in experiences_, one more than minibatches
 };

@@ -110,6 +110,10 @@ class Store final : public ParamSource, private LeaseOwner {
   std::vector<OptimizerShard> frozen_shards();
   /// True where gradients have been reduced that no update or drop_step has used up.
   bool has_gradients() const { return has_gradients_; }
+  /// Exchanges the masters with `values` (fp32, one for each of shards(), as long as it)
+  /// and makes the weights anew from them: done twice, everything is what it was, bit for
+  /// bit. Between passes, not while pinned.
+  void swap_masters(std::vector<at::Tensor>& values);
 
   /// Gathers every group once and keeps it, at the same addresses each time. Until unpin,
   /// reads need no communication and updates throw.
@@ -195,6 +199,7 @@ class Store final : public ParamSource, private LeaseOwner {
   static std::vector<ShardSlice> slices_of(const Group& group, int segment, Extent held);
   void clear_gradients();
   void gather_replicated_weights();
+  void publish_masters();
 
   StoreSettings settings_;
   StoreComms comms_;

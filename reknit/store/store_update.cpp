@@ -86,6 +86,10 @@ void Store::end_update() {
   REKNIT_INVARIANT(updating_, "end_update of ", settings_.name, " without begin_update");
   updating_ = false;
   clear_gradients();
+  publish_masters();
+}
+
+void Store::publish_masters() {
   gather_replicated_weights();
   for (const auto& group : groups_) {
     if (group->gradient_bytes > 0 && !REKNIT_MUTANT(forget_to_raise_version)) {
@@ -95,6 +99,21 @@ void Store::end_update() {
   if (!REKNIT_MUTANT(forget_weights_written)) {
     weights_written_.record(this_rank().compute);
   }
+}
+
+void Store::swap_masters(std::vector<at::Tensor>& values) {
+  REKNIT_INVARIANT(!pinned_ && !updating_, "the masters of ", settings_.name,
+                   " were swapped while ", pinned_ ? "pinned" : "an update was under way");
+  const std::vector<OptimizerShard> all = shards();
+  REKNIT_INVARIANT(all.size() == values.size(), "a swap of ", values.size(), " masters for ",
+                   all.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    const at::Tensor before = all[i].master.clone();
+    all[i].master.copy_(values[i]);
+    all[i].weight.copy_(all[i].master);
+    values[i].copy_(before);
+  }
+  publish_masters();
 }
 
 void Store::drop_step() {
