@@ -3,6 +3,7 @@
 Runs the built command: REKNIT_BIN, or build/cpu/bin/reknit.
 """
 
+import functools
 import json
 import os
 import pathlib
@@ -29,6 +30,7 @@ def reknit(*args, env=None):
     )
 
 
+@functools.cache
 def commands():
     listing = reknit("--help").stdout.split("Subcommands:")[1].split("\n\n")[0]
     return re.findall(r"^  (\w+)", listing, re.MULTILINE)
@@ -38,7 +40,7 @@ def flags(command):
     """{flag: default or None} as --help shows them."""
     text = reknit(command, "--help").stdout
     found = {}
-    for line in re.findall(r"^  +(?:-\w,)?(--[\w-]+.*)$", text, re.MULTILINE):
+    for line in re.findall(r"^  (--[\w-]+.*)$", text, re.MULTILINE):
         default = re.match(r"--[\w-]+ ?[\w.\[\]|]*=(\S+)", line)
         found[re.match(r"--[\w-]+", line).group(0)] = default.group(1) if default else None
     return found
@@ -272,6 +274,57 @@ BAD_LINES = [
     (["check", "--set", "a=1", "--ranks", "two"], 2, "--ranks"),
     (["check", "--set", "a=1", "--ranks", "2", "--ranks", "4"], 2, "--ranks"),
     (["check", "--set", "train_batch_size=4", "--ranks", "4", "--nodes", "3"], 2, "nodes"),
+    (["generate", "--prompt", "x", "--max-new-tokens", "4"], 2, "--model"),
+    (["generate", "--model", "/nonexistent/m", "--prompt", "x"], 2, "--max-new-tokens"),
+    (["generate", "--model", "/nonexistent/m", "--max-new-tokens", "4"], 2, "--prompt"),
+    (
+        ["generate", "--model", "/nonexistent/m", "--prompt", "x", "--max-new-tokens", "4"],
+        3,
+        "--model: there is no folder /nonexistent/m",
+    ),
+    (["generate", "--model", "m", "--prompt", "x", "--max-new-tokens", "0"], 2, "at least 1"),
+    (
+        ["generate", "--model", "m", "--prompt", "x", "--max_new_tokens", "4", "--top_p", "2"],
+        2,
+        "from 0 to 1",
+    ),
+    (
+        [
+            "generate",
+            "--model",
+            "m",
+            "--prompt",
+            "x",
+            "--max-new-tokens",
+            "4",
+            "--min-new-tokens",
+            "5",
+        ],
+        2,
+        "--min-new-tokens 5",
+    ),
+    (
+        ["generate", "--model", "m", "--prompt", "x", "--max-new-tokens", "4", "--dtype", "int8"],
+        2,
+        "one of fp32, bf16, fp16",
+    ),
+    (["score", "--model", "/nonexistent/m", "--input", "/nonexistent/x"], 3, "--model"),
+    (["score", "--model", "m"], 2, "--input"),
+    (["ppo", "--actor", "/nonexistent/a", "--prompts", "p", "--critic", "c"], 3, "--actor"),
+    (["ppo", "--actor", "a"], 2, "--prompts"),
+    (["ppo", "--actor", "a", "--prompts", "p", "--keep", "0"], 2, "at least 1"),
+    (["ppo", "--actor", "a", "--prompts", "p", "--time-limit", "soon"], 2, "--time-limit"),
+    (["ppo", "--actor", "a", "--prompts", "p", "--compat", "trl"], 2, "strict, deepspeed-chat"),
+    (["ppo", "--actor", "a", "--prompts", "p", "--actor-zero-stage", "4"], 2, "one of 0, 1, 2, 3"),
+    (["ppo", "--actor", "a", "--prompts", "p", "--tensorboard"], 2, "not built in"),
+    (["ppo", "--actor", "a", "--prompts", "p", "--wandb", "x"], 2, "not built in"),
+    (["ppo", "--actor", "a", "--prompts", "p", "--offload"], 2, "--actor-zero-stage 3"),
+    (["ppo", "--actor", "a", "--prompts", "p", "--actor_lora_dim", "128"], 2, "LoRA"),
+    (
+        ["ppo", "--actor", "a", "--prompts", "p", "--actr-zero-stage", "3"],
+        2,
+        "did you mean --actor-zero-stage?",
+    ),
     (["env", "--what"], 2, "there is no flag --what"),
     (["env", "what"], 2, "what"),
 ]
@@ -281,6 +334,8 @@ BAD_LINES = [
     "line,code,said", BAD_LINES, ids=lambda v: " ".join(v) if isinstance(v, list) else None
 )
 def test_bad_command_lines(line, code, said):
+    if line[0] in SURFACE and line[0] not in commands():
+        pytest.skip(f"{line[0]} is not built in yet")
     result = reknit(*line)
     assert result.returncode == code
     assert result.stderr.startswith("error: ")
