@@ -5,6 +5,7 @@
 #include "apps/session.h"
 #include "apps/signals.h"
 #include "reknit/base/log.h"
+#include "reknit/engine/run_state.h"
 #include "reknit/rlhf/ppo.h"
 #include "reknit/rlhf/ppo_report.h"
 
@@ -198,17 +199,26 @@ class RankRun {
   void run() {
     log_once("ppo: ", world_.size(), " ranks, ", steps_, " steps of ", settings_.global_batch,
              " prompts, ", inputs_.prompts.size(), " prompts in all");
+    if (!options_.out.empty()) {
+      require_shared_folder(world_, options_.out);
+    }
+    resume();
     std::optional<Progress> progress;
     if (leader()) {
       progress.emplace("ppo", steps_);
     }
     const auto start = Clock::now();
-    int64_t step = 0;
-    while (step < steps_ && !should_stop(start)) {
-      report(ppo_.step(step++), progress);
+    while (step_ < steps_ && !should_stop(start)) {
+      report(ppo_.step(step_++), progress);
+      if (options_.save_interval && step_ % *options_.save_interval == 0 && step_ < steps_) {
+        save();
+      }
     }
     progress.reset();
-    finish(step, std::chrono::duration<double>(Clock::now() - start).count());
+    if (options_.save_interval && step_ > saved_) {
+      save();
+    }
+    finish(std::chrono::duration<double>(Clock::now() - start).count());
   }
 
  private:
@@ -232,6 +242,64 @@ class RankRun {
       progress->line(printer_.lines(record, settings_.global_batch));
     }
     progress->advance(record.step);
+  }
+
+  RunState run_state() {
+    return {&world_,
+            step_,
+            {{"actor", &models_.actor->store, &ppo_.actor_trainer()},
+             {"critic", &models_.critic->store, &ppo_.critic_trainer()}}};
+  }
+
+  void save() {
+    nlohmann::json extra = {{"reference", inputs_.reference.path()},
+                            {"reward", inputs_.reward.path()},
+                            {"seed", options_.seed},
+                            {"global_batch", settings_.global_batch}};
+    if (ppo_.reward_ema()) {
+      extra["reward_ema"] = *ppo_.reward_ema();
+    }
+    save_run(run_state(), extra, options_.out, static_cast<int>(options_.keep));
+    saved_ = step_;
+  }
+
+  void resume() {
+    if (options_.resume.empty()) {
+      return;
+    }
+    const std::optional<std::string> path = options_.resume == "auto"
+                                                ? find_newest_run(world_, options_.out)
+                                                : std::optional<std::string>(options_.resume);
+    if (!path) {
+      log_once("there is no checkpoint in ", options_.out, ": a fresh start");
+      return;
+    }
+    RunState run = run_state();
+    const nlohmann::json extra = load_run(run, *path);
+    require_same(extra, "reference", inputs_.reference.path(), *path);
+    require_same(extra, "reward", inputs_.reward.path(), *path);
+    require_same(extra, "seed", options_.seed, *path);
+    require_same(extra, "global_batch", settings_.global_batch, *path);
+    if (extra.contains("reward_ema")) {
+      ppo_.set_reward_ema(extra.at("reward_ema").get<double>());
+    }
+    step_ = run.step;
+    saved_ = run.step;
+    if (leader()) {
+      folder_->resume_after(step_);
+    }
+    log_once("resumed after step ", step_, " from ", *path);
+  }
+
+  // The same data position and judges: otherwise it would be another run.
+  template <class T>
+  static void require_same(const nlohmann::json& extra, const char* key, const T& now,
+                           const std::string& path) {
+    if (extra.at(key) != nlohmann::json(now)) {
+      throw UsageError(str("the run in ", path, " began with ", key, " ", extra.at(key).dump(),
+                           ", this command says ", nlohmann::json(now).dump()),
+                       "resume with the flags that the run began with, or start in another --out");
+    }
   }
 
   void save_samples(int64_t step) {
@@ -259,10 +327,11 @@ class RankRun {
     }
   }
 
-  void finish(int64_t step, double seconds) {
-    if (step < steps_) {
-      log_once("stopped after step ", step, " of ", steps_,
-               *stop_reason() != '\0' ? str(" (", stop_reason(), ")") : " (time limit)");
+  void finish(double seconds) {
+    if (step_ < steps_) {
+      log_once("stopped after step ", step_, " of ", steps_, " (",
+               *stop_reason() != '\0' ? stop_reason() : "time limit", ")",
+               options_.save_interval ? "; go on with the same command and --resume auto" : "");
     }
     if (options_.out.empty()) {
       return;
@@ -273,10 +342,14 @@ class RankRun {
           std::tuple{"critic", models_.critic.get(), &inputs_.critic}}) {
       export_model(*model, *source, dtype, options_.out + "/" + name, IfPresent::kReplace);
     }
+    if (ppo_.actor_average() != nullptr) {
+      ppo_.actor_average()->write_model(*models_.actor, inputs_.actor, dtype,
+                                        options_.out + "/actor_ema", IfPresent::kReplace);
+    }
     if (leader()) {
       nlohmann::ordered_json summary = {{"command", "ppo"},
                                         {"ranks", world_.size()},
-                                        {"steps", step},
+                                        {"steps", step_},
                                         {"planned_steps", steps_},
                                         {"seconds", seconds}};
       if (last_) {
@@ -296,15 +369,18 @@ class RankRun {
   Ppo ppo_;
   PpoPrinter printer_;
   std::optional<PpoRecord> last_;
+  int64_t step_ = 0;   ///< steps done
+  int64_t saved_ = 0;  ///< of the last checkpoint
 };
 
 // Flags whose part of the system is not in this build: refused, never ignored.
 void refuse_unbuilt(const PpoOptions& o) {
   const std::pair<bool, const char*> flags[] = {
-      {!o.reward_fn.empty(), "--reward-fn"},     {!o.reward_cmd.empty(), "--reward-cmd"},
-      {!o.reward_rule.empty(), "--reward-rule"}, {o.enable_ema, "--enable-ema"},
-      {o.align_overflow, "--align-overflow"},    {o.save_interval.has_value(), "--save-interval"},
-      {!o.resume.empty(), "--resume"},
+      {!o.reward_fn.empty(), "--reward-fn"},
+      {!o.reward_cmd.empty(), "--reward-cmd"},
+      {!o.reward_rule.empty(), "--reward-rule"},
+      {o.enable_ema && (o.save_interval || !o.resume.empty()),
+       "--enable-ema together with --save-interval or --resume"},
   };
   for (const auto& [given, flag] : flags) {
     require<UsageError>(!given, flag, " is not built into this version");
