@@ -112,6 +112,7 @@ class NcclGroup : public JobMember {
   void abort(const std::string& reason) noexcept;
   /// Waits for a call that NCCL carries out in the background.
   void finish(int rank, ncclResult_t result, CommKind kind, int64_t sequence);
+  ncclComm_t await_part(int rank, int64_t sequence);
 
   const std::string& path() const override { return path_; }
   int group_rank() const override { return first_rank_; }
@@ -524,6 +525,34 @@ std::shared_ptr<NcclGroup> NcclGroup::part_of(int64_t number, int color, int siz
   return part;
 }
 
+// The new communicator of a split, once NCCL has written it and made it ready.
+ncclComm_t NcclGroup::await_part(int rank, int64_t sequence) {
+  LocalRank& local = *ranks_[rank];
+  const auto deadline = Clock::now() + options_.timeout;
+  while (true) {
+    require_alive();
+    ncclResult_t result = ncclInProgress;
+    ncclComm_t comm = nullptr;
+    {
+      Lock lock(local.mutex);
+      comm = local.splitting;
+      if (comm != nullptr && ncclCommGetAsyncError(comm, &result) != ncclSuccess) {
+        result = ncclInternalError;
+      }
+    }
+    if (result == ncclSuccess) {
+      return comm;
+    }
+    if (result != ncclInProgress) {
+      finish(rank, result, CommKind::kSplit, sequence);
+    }
+    if (Clock::now() > deadline) {
+      fail(late(InFlight{.kind = CommKind::kSplit, .sequence = sequence}));
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
 std::unique_ptr<Communicator> NcclGroup::split(int rank, int color, const std::string& name) {
   LocalRank& local = *ranks_[rank];
   require_alive();
@@ -534,19 +563,13 @@ std::unique_ptr<Communicator> NcclGroup::split(int rank, int color, const std::s
   ncclResult_t result = ncclSuccess;
   {
     Lock lock(local.mutex);
+    local.splitting = nullptr;
     if (local.comm != nullptr) {
       result = ncclCommSplit(local.comm, color, rank, &local.splitting, &config);
     }
   }
   finish(rank, result, CommKind::kSplit, sequence);
-  require_alive();
-  const ncclComm_t comm = local.splitting;
-  for (result = ncclInProgress; result == ncclInProgress;) {
-    require_alive();
-    std::this_thread::sleep_for(kPoll);
-    ncclCommGetAsyncError(comm, &result);
-  }
-  finish(rank, result, CommKind::kSplit, sequence);
+  const ncclComm_t comm = await_part(rank, sequence);
   int part_size = 0;
   int part_rank = 0;
   ncclCommCount(comm, &part_size);
