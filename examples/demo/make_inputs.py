@@ -67,7 +67,8 @@ def bloom_tokenizer():
     return tokenizer, {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
 
 
-# OPT-350m in small: norms after the sum, and embeddings half as wide as the blocks.
+# OPT-350m in small: norms after the sum, and embeddings half as wide as the blocks. Weights are
+# larger than usual, so that these untrained models prefer some tokens and a reward can differ.
 OPT = {
     "architectures": ["OPTForCausalLM"],
     "model_type": "opt",
@@ -75,11 +76,11 @@ OPT = {
     "do_layer_norm_before": False,
     "hidden_size": 128,
     "word_embed_proj_dim": 64,
-    "ffn_dim": 512,
+    "ffn_dim": 128,
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
     "max_position_embeddings": 256,
-    "init_std": 0.05,
+    "init_std": 0.08,
     "dropout": 0.0,
     "attention_dropout": 0.0,
     "vocab_size": VOCAB,
