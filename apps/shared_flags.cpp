@@ -193,12 +193,14 @@ void finish_train(TrainOptions& o) {
     throw InputError(str("--resume ", o.resume, ": there is no such folder"),
                      "name a checkpoint's folder, or auto");
   }
-  if (!o.out.empty() && o.resume.empty() && !o.overwrite && has_content(o.out)) {
+  finish_run(o);
+  // Rank 0 owns the folder: a slower process may already find its files there.
+  const bool owner = !o.place.launched || o.place.launched->rendezvous.rank == 0;
+  if (owner && !o.out.empty() && o.resume.empty() && !o.overwrite && has_content(o.out)) {
     throw UsageError(str("--out ", o.out, " is not empty"),
                      "pass --resume auto to go on with it, --overwrite to start again in it, or "
                      "another folder");
   }
-  finish_run(o);
 }
 
 }  // namespace reknit

@@ -1,4 +1,4 @@
-# Installs Reknit to a fresh prefix, builds tests/install against it and runs the result.
+# Installs Reknit to a fresh prefix, builds tests/install and the examples against it and runs them.
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE failed OUTPUT_VARIABLE out ERROR_VARIABLE out)
   if(failed)
@@ -13,6 +13,11 @@ run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR} -B ${WORK}/build -G Ninja
     -DCMAKE_PREFIX_PATH=${WORK}/prefix -DCMAKE_CXX_FLAGS=${FLAGS})
 run(${CMAKE_COMMAND} --build ${WORK}/build)
 run(${WORK}/build/consumer)
+run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/../../examples -B ${WORK}/examples -G Ninja
+    -DCMAKE_PREFIX_PATH=${WORK}/prefix -DCMAKE_CXX_FLAGS=${FLAGS})
+run(${CMAKE_COMMAND} --build ${WORK}/examples)
+run(${WORK}/examples/training_loop)
+run(${WORK}/examples/generate_and_train)
 if(EXISTS ${BUILD}/bin/reknit)
   run(${WORK}/prefix/bin/reknit --help)
 endif()
