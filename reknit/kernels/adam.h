@@ -1,6 +1,7 @@
 // Flat-buffer kernels on CUDA: Adam, sums of squares, accumulation.
 #pragma once
 
+#include "reknit/kernels/adam_step.h"
 #include "reknit/kernels/element.h"
 
 #include <cuda_runtime_api.h>
@@ -9,18 +10,6 @@
 #include <vector>
 
 namespace reknit::kernels {
-
-/// What one element needs: m and v move by (1 - beta), then
-/// master = master * keep - rate * m / (sqrt(v) * v_scale + eps).
-struct AdamConstants {
-  float beta1, beta2, v_scale, eps;
-};
-
-/// Elements [begin, end) and their own constants; `l2` times the master joins the gradient.
-struct AdamRange {
-  int64_t begin, end;
-  float l2, keep, rate;
-};
 
 struct AdamTensors {
   float* master = nullptr;

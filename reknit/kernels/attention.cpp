@@ -2,6 +2,7 @@
 
 #include "reknit/base/error.h"
 #include "reknit/kernels/attention_decode_cpu.h"
+#include "reknit/kernels/attention_dense.h"
 #include "reknit/kernels/cuda_path.h"
 #include "reknit/kernels/heads.h"
 
@@ -174,8 +175,9 @@ AttentionOut attention(const at::Tensor& qkv, const HeadLayout& heads, const Pac
                        double scale, const at::Tensor& slopes) {
   const int64_t rows = qkv.size(0);
   const Heads in = split_heads(qkv, heads);
-  if (qkv.is_cuda() && cuda::fused_attention_takes(in, slopes) && rows > 0) {
-    return cuda::fused_attention(in, packing, scale);
+  if (qkv.is_cuda() && rows > 0) {
+    return cuda::fused_attention_takes(in, slopes) ? cuda::fused_attention(in, packing, scale)
+                                                   : dense_attention(in, packing, scale, slopes);
   }
   AttentionOut result{at::empty({rows, heads.num_heads * heads.head_dim}, qkv.options()),
                       at::empty({heads.num_heads, rows}, qkv.options().dtype(at::kFloat))};
@@ -195,8 +197,12 @@ at::Tensor attention_backward(const at::Tensor& d_out, const at::Tensor& qkv,
   at::Tensor d_qkv = at::empty_like(qkv);
   const Heads in = split_heads(qkv, heads);
   const Heads grads = split_heads(d_qkv, heads);
-  if (qkv.is_cuda() && cuda::fused_attention_takes(in, slopes) && qkv.size(0) > 0) {
-    cuda::fused_attention_backward(d_out, in, saved, packing, scale, grads);
+  if (qkv.is_cuda() && qkv.size(0) > 0) {
+    if (cuda::fused_attention_takes(in, slopes)) {
+      cuda::fused_attention_backward(d_out, in, saved, packing, scale, grads);
+    } else {
+      dense_attention_backward(d_out, in, saved, packing, scale, slopes, grads);
+    }
     return d_qkv;
   }
   const Backward backward{in,    grads, d_out.view(shape), saved.out.view(shape), saved.lse,

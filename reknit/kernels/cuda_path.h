@@ -3,6 +3,7 @@
 // Without CUDA no_cuda_kernels.cpp stands in.
 #pragma once
 
+#include "reknit/kernels/adam_step.h"
 #include "reknit/kernels/heads.h"
 #include "reknit/kernels/lm_head.h"
 #include "reknit/kernels/ops.h"
@@ -45,8 +46,9 @@ Sampled sample(const at::Tensor& logits, const SampleSettings& settings, const a
 
 void accumulate(const at::Tensor& dst, const at::Tensor& src);
 at::Tensor sum_squares(const at::Tensor& flat);
+/// `weight` is undefined where it is the master itself.
 void adam_update(const AdamState& state, const at::Tensor& grad, const at::Tensor& grad_scale,
-                 const at::Tensor& weight, const AdamStep& step,
-                 const std::vector<UpdateRange>& ranges);
+                 const at::Tensor& weight, const kernels::AdamConstants& constants,
+                 const std::vector<kernels::AdamRange>& ranges);
 
 }  // namespace reknit::ops::cuda

@@ -63,7 +63,7 @@ at::Tensor sum_squares(const at::Tensor&) {
   absent();
 }
 void adam_update(const AdamState&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                 const AdamStep&, const std::vector<UpdateRange>&) {
+                 const kernels::AdamConstants&, const std::vector<kernels::AdamRange>&) {
   absent();
 }
 

@@ -1,6 +1,6 @@
 #include "reknit/kernels/update.h"
 
-#include "reknit/kernels/adam_fold.h"
+#include "reknit/kernels/adam_step.h"
 #include "reknit/kernels/cpu_loops.h"
 #include "reknit/kernels/cuda_path.h"
 
@@ -12,20 +12,6 @@ namespace {
 
 /// Elements of one range that are updated together, small enough for the L1 cache.
 constexpr int64_t kBlock = 1024;
-
-REKNIT_CPU_CLONES __attribute__((optimize("no-math-errno", "no-trapping-math"))) void adam_block(
-    float* __restrict master, float* __restrict m, float* __restrict v,
-    const float* __restrict grad, int64_t count, float scale, const AdamConstants& constants,
-    const AdamRange& range) {
-  const AdamConstants c = constants;
-  const AdamRange r = range;
-  for (int64_t i = 0; i < count; ++i) {
-    const float g = grad[i] * scale + r.l2 * master[i];
-    m[i] += (1.0f - c.beta1) * (g - m[i]);
-    v[i] += (1.0f - c.beta2) * (g * g - v[i]);
-    master[i] = master[i] * r.keep - r.rate * m[i] / (__builtin_sqrtf(v[i]) * c.v_scale + c.eps);
-  }
-}
 
 void check_ranges(const AdamState& state, const at::Tensor& grad, const at::Tensor& weight,
                   const std::vector<UpdateRange>& ranges) {
@@ -41,24 +27,55 @@ void check_ranges(const AdamState& state, const at::Tensor& grad, const at::Tens
   }
 }
 
+kernels::AdamConstants fold(const AdamStep& step) {
+  const double correction =
+      step.bias_correction ? 1.0 - std::pow(step.beta2, static_cast<double>(step.step)) : 1.0;
+  return {static_cast<float>(step.beta1), static_cast<float>(step.beta2),
+          static_cast<float>(1.0 / std::sqrt(correction)), static_cast<float>(step.eps)};
+}
+
+kernels::AdamRange fold(const AdamStep& step, const UpdateRange& range) {
+  const double lr = step.lr * range.lr_factor;
+  const double correction =
+      step.bias_correction ? 1.0 - std::pow(step.beta1, static_cast<double>(step.step)) : 1.0;
+  return {range.begin, range.end, static_cast<float>(step.decoupled ? 0.0 : range.weight_decay),
+          static_cast<float>(step.decoupled ? 1.0 - lr * range.weight_decay : 1.0),
+          static_cast<float>(lr / correction)};
+}
+
+/// Ranges that meet and have the same constants become one.
+std::vector<kernels::AdamRange> fold(const AdamStep& step, const std::vector<UpdateRange>& ranges) {
+  std::vector<kernels::AdamRange> folded;
+  for (const UpdateRange& range : ranges) {
+    const kernels::AdamRange next = fold(step, range);
+    const bool continues = !folded.empty() && folded.back().end == next.begin &&
+                           folded.back().l2 == next.l2 && folded.back().keep == next.keep &&
+                           folded.back().rate == next.rate;
+    if (continues) {
+      folded.back().end = next.end;
+    } else {
+      folded.push_back(next);
+    }
+  }
+  return folded;
+}
+
 void adam_update_cpu(const AdamState& state, const at::Tensor& grad, float grad_scale,
-                     const at::Tensor& weight, const AdamStep& step,
-                     const std::vector<UpdateRange>& ranges) {
+                     const at::Tensor& weight, const kernels::AdamConstants& constants,
+                     const std::vector<kernels::AdamRange>& ranges) {
   auto* master = state.master.mutable_data_ptr<float>();
   auto* m = state.exp_avg.mutable_data_ptr<float>();
   auto* v = state.exp_avg_sq.mutable_data_ptr<float>();
   const auto* g = grad.const_data_ptr<float>();
-  const bool copies = weight.defined() && weight.const_data_ptr() != state.master.const_data_ptr();
-  cpu::with_type(copies ? weight.scalar_type() : at::kFloat, [&](auto zero) {
+  cpu::with_type(weight.defined() ? weight.scalar_type() : at::kFloat, [&](auto zero) {
     using T = decltype(zero);
-    T* rounded = copies ? weight.mutable_data_ptr<T>() : nullptr;
-    const AdamConstants constants = fold(step);
-    for (const UpdateRange& range : ranges) {
-      const AdamRange folded = fold(step, range);
+    T* rounded = weight.defined() ? weight.mutable_data_ptr<T>() : nullptr;
+    for (const kernels::AdamRange& range : ranges) {
       for (int64_t i = range.begin; i < range.end; i += kBlock) {
         const int64_t count = std::min(kBlock, range.end - i);
-        adam_block(master + i, m + i, v + i, g + i, count, grad_scale, constants, folded);
-        if (copies) {
+        kernels::adam_step_cpu(master + i, m + i, v + i, g + i, count, grad_scale, constants,
+                               range);
+        if (rounded != nullptr) {
           std::copy(master + i, master + i + count, rounded + i);
         }
       }
@@ -87,22 +104,6 @@ double sum_squares_cpu(const float* x, int64_t count) {
 
 }  // namespace
 
-AdamConstants fold(const AdamStep& step) {
-  const double correction =
-      step.bias_correction ? 1.0 - std::pow(step.beta2, static_cast<double>(step.step)) : 1.0;
-  return {static_cast<float>(step.beta1), static_cast<float>(step.beta2),
-          static_cast<float>(1.0 / std::sqrt(correction)), static_cast<float>(step.eps)};
-}
-
-AdamRange fold(const AdamStep& step, const UpdateRange& range) {
-  const double lr = step.lr * range.lr_factor;
-  const double correction =
-      step.bias_correction ? 1.0 - std::pow(step.beta1, static_cast<double>(step.step)) : 1.0;
-  return {range.begin, range.end, static_cast<float>(step.decoupled ? 0.0 : range.weight_decay),
-          static_cast<float>(step.decoupled ? 1.0 - lr * range.weight_decay : 1.0),
-          static_cast<float>(lr / correction)};
-}
-
 void accumulate(const at::Tensor& dst, const at::Tensor& src) {
   REKNIT_INVARIANT(dst.numel() == src.numel(), "accumulating ", src.numel(), " elements into ",
                    dst.numel());
@@ -124,11 +125,16 @@ void adam_update(const AdamState& state, const at::Tensor& grad, const at::Tenso
                  const at::Tensor& weight, const AdamStep& step,
                  const std::vector<UpdateRange>& ranges) {
   check_ranges(state, grad, weight, ranges);
-  if (state.master.is_cpu()) {
-    adam_update_cpu(state, grad, *grad_scale.const_data_ptr<float>(), weight, step, ranges);
-    return;
+  const bool is_master =
+      weight.defined() && weight.const_data_ptr() == state.master.const_data_ptr();
+  const at::Tensor rounded = is_master ? at::Tensor() : weight;
+  const kernels::AdamConstants constants = fold(step);
+  const std::vector<kernels::AdamRange> folded = fold(step, ranges);
+  if (state.master.is_cuda()) {
+    cuda::adam_update(state, grad, grad_scale, rounded, constants, folded);
+  } else {
+    adam_update_cpu(state, grad, *grad_scale.const_data_ptr<float>(), rounded, constants, folded);
   }
-  cuda::adam_update(state, grad, grad_scale, weight, step, ranges);
 }
 
 }  // namespace reknit::ops

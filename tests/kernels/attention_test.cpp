@@ -130,6 +130,8 @@ TEST_P(Attention, LongSequencesHaveTheGradientOfTheirRowBlocksTogether) {
 
 TEST_P(Attention, ASequenceDoesNotDependOnItsNeighbours) {
   const HeadLayout heads{4, 4, 32, false};
+  // A GPU may choose another product kernel for another batch: one rounding of 16 bits.
+  const double near = GetParam().device.is_cpu() ? 1e-5 : bound();
   const at::Tensor slopes = alibi_slopes(4).to(fp32());
   const at::Tensor all = normal({90, row_width(heads)});
   const at::Tensor d_out = normal({90, 128});
@@ -138,10 +140,10 @@ TEST_P(Attention, ASequenceDoesNotDependOnItsNeighbours) {
   const AttentionOut packed = attention(all, heads, together, 0.2, slopes);
   const at::Tensor one = all.narrow(0, 13, 70);
   const AttentionOut single = attention(one, heads, alone, 0.2, slopes);
-  expect_close(packed.out.narrow(0, 13, 70), single.out, 1e-5);
+  expect_close(packed.out.narrow(0, 13, 70), single.out, near);
   expect_close(
       attention_backward(d_out, all, packed, heads, together, 0.2, slopes).narrow(0, 13, 70),
-      attention_backward(d_out.narrow(0, 13, 70), one, single, heads, alone, 0.2, slopes), 1e-5);
+      attention_backward(d_out.narrow(0, 13, 70), one, single, heads, alone, 0.2, slopes), near);
 }
 
 TEST_P(Attention, DecodingTokenByTokenGivesWhatTheWholeSequenceGives) {
