@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include <chrono>
+#include <filesystem>
 #include <optional>
 
 namespace reknit {
@@ -252,8 +253,8 @@ class RankRun {
   }
 
   void save() {
-    nlohmann::json extra = {{"reference", inputs_.reference.path()},
-                            {"reward", inputs_.reward.path()},
+    nlohmann::json extra = {{"reference", place_of(inputs_.reference)},
+                            {"reward", place_of(inputs_.reward)},
                             {"seed", options_.seed},
                             {"global_batch", settings_.global_batch}};
     if (ppo_.reward_ema()) {
@@ -276,8 +277,8 @@ class RankRun {
     }
     RunState run = run_state();
     const nlohmann::json extra = load_run(run, *path);
-    require_same(extra, "reference", inputs_.reference.path(), *path);
-    require_same(extra, "reward", inputs_.reward.path(), *path);
+    require_same(extra, "reference", place_of(inputs_.reference), *path);
+    require_same(extra, "reward", place_of(inputs_.reward), *path);
     require_same(extra, "seed", options_.seed, *path);
     require_same(extra, "global_batch", settings_.global_batch, *path);
     if (extra.contains("reward_ema")) {
@@ -289,6 +290,11 @@ class RankRun {
       folder_->resume_after(step_);
     }
     log_once("resumed after step ", step_, " from ", *path);
+  }
+
+  // However the folder was typed, and from wherever.
+  static std::string place_of(const HfFolder& folder) {
+    return std::filesystem::canonical(folder.path()).string();
   }
 
   // The same data position and judges: otherwise it would be another run.
