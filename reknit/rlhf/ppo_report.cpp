@@ -6,8 +6,6 @@
 namespace reknit {
 namespace {
 
-constexpr double kMovingAverage = 0.9;  // as DeepSpeed-Chat averages its reward
-
 nlohmann::ordered_json step_json(const StepRecord& step, int64_t skipped) {
   return {{"lr", step.lr},
           {"grad_norm", step.grad_norm},
@@ -65,9 +63,6 @@ nlohmann::ordered_json sample_of(const Experience& experience, int64_t step,
 std::string PpoPrinter::lines(const PpoRecord& r, int64_t global_batch) {
   seconds_ += r.e2e_s;
   samples_ += global_batch;
-  moving_reward_ =
-      first_ ? r.reward : kMovingAverage * moving_reward_ + (1.0 - kMovingAverage) * r.reward;
-  first_ = false;
   const double whole = std::max(1e-9, r.e2e_s);
   std::string text = format(
       "|E2E latency=%.2fs |Gather latency=%.2fs (%.2f%%) |Generate time=%.2fs (%.2f%%) "
@@ -80,7 +75,7 @@ std::string PpoPrinter::lines(const PpoRecord& r, int64_t global_batch) {
   text +=
       format("step %lld: actor loss %.6f, critic loss %.6f, KL %.6f, answer length %.1f\n",
              static_cast<long long>(r.step), r.actor_loss, r.critic_loss, r.kl, r.answer_length);
-  text += format("average reward score %.6f, moving average %.6f", r.reward, moving_reward_);
+  text += format("average reward score %.6f, moving average %.6f", r.reward, r.reward_ema);
   return text;
 }
 

@@ -25,8 +25,6 @@ class PpoPrinter {
  private:
   double seconds_ = 0.0;
   int64_t samples_ = 0;
-  double moving_reward_ = 0.0;
-  bool first_ = true;
 };
 
 }  // namespace reknit
