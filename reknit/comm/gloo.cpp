@@ -1,24 +1,15 @@
-#define USE_C10D_GLOO 1
-
 #include "reknit/comm/gloo.h"
 
 #include "reknit/base/error.h"
-#include "reknit/comm/job_store.h"
+#include "reknit/comm/gloo_transport.h"
 #include "reknit/comm/perform.h"
 
 #include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
-#include <sys/socket.h>
-#include <sys/stat.h>
-
-#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
-#include <filesystem>
-#include <set>
 #include <thread>
 
 namespace reknit {
@@ -27,67 +18,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-/// Deadlines are ours; libtorch's must never come first.
-constexpr std::chrono::milliseconds kNoDeadline = 24h;
 /// How long a freed wait gives the worker to let go of the caller's memory.
 constexpr auto kSettle = 5s;
-
-/// A connected socket; the inode tells it from a later one of the same number.
-struct Socket {
-  int descriptor;
-  ino_t inode;
-
-  bool operator<(const Socket& other) const {
-    return std::tie(descriptor, inode) < std::tie(other.descriptor, other.inode);
-  }
-};
-
-std::set<Socket> connected_sockets() {
-  std::set<Socket> sockets;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    const int descriptor = std::stoi(entry.path().filename());
-    struct stat status {};
-    sockaddr_storage peer{};
-    socklen_t length = sizeof(peer);
-    if (fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode) &&
-        getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &length) == 0) {
-      sockets.insert({descriptor, status.st_ino});
-    }
-  }
-  return sockets;
-}
-
-/// The process group with a way to free whoever is blocked in it, here and in the other
-/// processes: libtorch has none, but a connection that is shut down fails its waits.
-class ProcessGroup {
- public:
-  ProcessGroup(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-               c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> options) {
-    static std::mutex one_at_a_time;
-    std::lock_guard lock(one_at_a_time);
-    const std::set<Socket> before = connected_sockets();
-    gloo_ = c10::make_intrusive<c10d::ProcessGroupGloo>(std::move(store), rank, size,
-                                                        std::move(options));
-    const std::set<Socket> after = connected_sockets();
-    std::set_difference(after.begin(), after.end(), before.begin(), before.end(),
-                        std::back_inserter(sockets_));
-  }
-
-  c10d::ProcessGroupGloo* operator->() const { return gloo_.get(); }
-
-  void close() noexcept {
-    for (const Socket& socket : sockets_) {
-      struct stat status {};
-      if (fstat(socket.descriptor, &status) == 0 && status.st_ino == socket.inode) {
-        shutdown(socket.descriptor, SHUT_RDWR);
-      }
-    }
-  }
-
- private:
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
-  std::vector<Socket> sockets_;
-};
 
 /// What the ranks show each other before every operation.
 struct Header {
@@ -95,26 +27,6 @@ struct Header {
   int64_t color = 0;
   char text[112] = {};
 };
-
-std::unique_ptr<ProcessGroup> make_process_group(const JobStore& job, const std::string& path,
-                                                 int rank, int size,
-                                                 std::chrono::milliseconds timeout) {
-  auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-  options->threads = 1;
-  const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
-  if (interface != nullptr) {
-    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(interface));
-  } else if (job.host() == "127.0.0.1" || job.host() == "localhost") {
-    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-  } else {
-    options->devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
-  }
-  return std::make_unique<ProcessGroup>(job.connection(path, timeout), rank, size, options);
-}
-
-at::Tensor bytes_of(const at::Tensor& tensor) {
-  return tensor.view({-1}).view(at::kByte);
-}
 
 /// One operation from joining to its end.
 struct Item {
@@ -155,11 +67,8 @@ class GlooGroup : public JobMember {
   void work();
   void run(Item& item);
   void compare(Item& item);
-  void all_gather(const at::Tensor& full, const at::Tensor& shard);
   void reduce_scatter(const at::Tensor& full, const at::Tensor& shard, ReduceOp op);
   void all_reduce(const at::Tensor& tensor, ReduceOp op);
-  void broadcast(const at::Tensor& tensor, int root);
-  void all_to_all(const at::Tensor& out, const at::Tensor& in);
   std::string diagnosis(const Item& item, const std::string& what);
   void fail(const std::string& reason) noexcept;
   void require_alive();
@@ -170,7 +79,7 @@ class GlooGroup : public JobMember {
   const int rank_;
   const int size_;
   const CommOptions options_;
-  std::unique_ptr<ProcessGroup> gloo_;  ///< absent in a group of one
+  std::unique_ptr<GlooTransport> transport_;  ///< absent in a group of one
   std::atomic<int64_t> joined_ = 0;
 
   std::mutex mutex_;
@@ -192,7 +101,7 @@ GlooGroup::GlooGroup(std::shared_ptr<JobStore> job, std::string path, int rank, 
       options_(std::move(options)) {
   if (size_ > 1) {
     try {
-      gloo_ = make_process_group(*job_, path_, rank_, size_, options_.timeout);
+      transport_ = std::make_unique<GlooTransport>(*job_, path_, rank_, size_, options_.timeout);
     } catch (const std::exception& error) {
       throw CommError(str("group ", options_.name, ": rank ", rank_, " of ", size_,
                           " cannot connect to the others: ", first_line(error)));
@@ -290,7 +199,7 @@ void GlooGroup::run(Item& item) {
     }
     switch (operation.kind) {
       case CommKind::kAllGather:
-        all_gather(out, operation.in[i]);
+        transport_->all_gather(out, operation.in[i]);
         break;
       case CommKind::kReduceScatter:
         reduce_scatter(operation.in[i], out, ReduceOp::kSum);
@@ -299,10 +208,10 @@ void GlooGroup::run(Item& item) {
         all_reduce(out, operation.op);
         break;
       case CommKind::kBroadcast:
-        broadcast(out, operation.root);
+        transport_->broadcast(out, operation.root);
         break;
       case CommKind::kAllToAll:
-        all_to_all(out, operation.in[i]);
+        transport_->all_to_all(out, operation.in[i]);
         break;
       case CommKind::kBarrier:
       case CommKind::kSplit:
@@ -319,7 +228,7 @@ void GlooGroup::compare(Item& item) {
   const at::Tensor all = at::empty({size_ * bytes}, at::kByte);
   const at::Tensor own = at::empty({bytes}, at::kByte);
   std::memcpy(own.data_ptr(), &mine, sizeof(mine));
-  all_gather(all, own);
+  transport_->all_gather(all, own);
   std::vector<Header> headers(size_);
   std::memcpy(headers.data(), all.data_ptr(), size_ * sizeof(Header));
   for (int rank = 1; rank < size_; ++rank) {
@@ -333,28 +242,11 @@ void GlooGroup::compare(Item& item) {
   }
 }
 
-void GlooGroup::all_gather(const at::Tensor& full, const at::Tensor& shard) {
-  at::Tensor out = bytes_of(full);
-  at::Tensor in = bytes_of(shard);
-  c10d::AllgatherOptions options;
-  options.timeout = kNoDeadline;
-  (*gloo_)->_allgather_base(out, in, options)->wait();
-}
-
-void GlooGroup::all_to_all(const at::Tensor& out, const at::Tensor& in) {
-  at::Tensor out_bytes = bytes_of(out);
-  at::Tensor in_bytes = bytes_of(in);
-  std::vector<int64_t> equal;
-  c10d::AllToAllOptions options;
-  options.timeout = kNoDeadline;
-  (*gloo_)->alltoall_base(out_bytes, in_bytes, equal, equal, options)->wait();
-}
-
 /// Every rank gets all pieces of its own number and adds them in rank order, so the
 /// bits are those of the thread ranks.
 void GlooGroup::reduce_scatter(const at::Tensor& full, const at::Tensor& shard, ReduceOp op) {
   const at::Tensor pieces = at::empty_like(full);
-  all_to_all(pieces, full);
+  transport_->all_to_all(pieces, full);
   std::vector<at::Tensor> by_rank;
   for (int rank = 0; rank < size_; ++rank) {
     by_rank.push_back(piece_of(pieces, rank, size_));
@@ -368,16 +260,8 @@ void GlooGroup::all_reduce(const at::Tensor& tensor, ReduceOp op) {
   padded.narrow(0, 0, tensor.numel()).copy_(tensor.view({-1}));
   const at::Tensor shard = at::empty({piece}, tensor.options());
   reduce_scatter(padded, shard, op);
-  all_gather(padded, shard);
+  transport_->all_gather(padded, shard);
   tensor.view({-1}).copy_(padded.narrow(0, 0, tensor.numel()));
-}
-
-void GlooGroup::broadcast(const at::Tensor& tensor, int root) {
-  std::vector<at::Tensor> tensors{bytes_of(tensor)};
-  c10d::BroadcastOptions options;
-  options.rootRank = root;
-  options.timeout = kNoDeadline;
-  (*gloo_)->broadcast(tensors, options)->wait();
 }
 
 /// What is known of an operation that broke: libtorch sees only a closed connection.
@@ -466,8 +350,8 @@ void GlooGroup::hear_abort(const std::string& reason) noexcept {
 }
 
 void GlooGroup::close() noexcept {
-  if (gloo_) {
-    gloo_->close();
+  if (transport_) {
+    transport_->close();
   }
 }
 

@@ -8,12 +8,12 @@ namespace reknit {
 /// True if this build has the backend.
 bool nccl_available();
 
-/// How the results of these groups are waited for: wait(stream) on a CUDA stream orders
-/// that stream and does not block the host; wait(Stream()) blocks the host until the
-/// device is done. Either throws if the group has failed by then. Operations run on the
-/// stream that they are given. A device that waits for a rank that never joins is freed
-/// by the watchdog after the timeout (counted from the start of the operation), and the
-/// next call or wait throws the sentence.
+// How the results of these groups are waited for: wait(stream) on a CUDA stream orders
+// that stream and does not block the host; wait(Stream()) blocks the host until the
+// device is done. Either throws if the group has failed by then. Operations run on the
+// stream that they are given. A device that waits for a rank that never joins is freed
+// by the watchdog after the timeout (counted from the start of the operation), and the
+// next call or wait throws the sentence.
 
 /// Collective. One rank per GPU: this_rank().device. Non-blocking communicator;
 /// asynchronous errors and deadlines are polled by the process's watchdog, which

@@ -1,3 +1,4 @@
+// What a build without CUDA says when NCCL is asked for.
 #include "reknit/comm/nccl.h"
 
 #include "reknit/base/error.h"
