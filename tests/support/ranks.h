@@ -2,6 +2,7 @@
 #pragma once
 
 #include "reknit/base/rank.h"
+#include "reknit/comm/fault.h"
 #include "reknit/comm/threads.h"
 
 #include <functional>
@@ -12,13 +13,15 @@ namespace reknit::testing_support {
 
 using RankBody = std::function<void(std::shared_ptr<Communicator> world)>;
 
-/// `body` on `world` CPU ranks; the first error is rethrown here.
+/// `body` on `world` CPU ranks; the first error is rethrown here. `faults` (may be empty)
+/// disturbs every operation of every group.
 inline void on_ranks(int world, const RankBody& body,
-                     std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
+                     std::chrono::milliseconds timeout = std::chrono::seconds(20),
+                     const FaultPlan& faults = {}) {
   auto made = make_thread_group(world, {.name = "world", .timeout = timeout});
   std::vector<std::shared_ptr<Communicator>> comms;
   for (auto& comm : made) {
-    comms.push_back(std::move(comm));
+    comms.push_back(faults ? make_fault(std::move(comm), faults) : std::move(comm));
   }
   run_ranks(
       std::vector<c10::Device>(world, c10::kCPU), [&](int rank) { body(comms[rank]); },

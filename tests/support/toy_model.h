@@ -54,6 +54,8 @@ struct ToyRun {
   int prefetch_depth = 1;
   int micro_batches = 1;
   int steps = 3;
+  FaultPlan faults = {};
+  bool poison_released = kPoisonReleased;
   TrainerSettings trainer{.name = "toy",
                           .lr = 0.05,
                           .schedule = {},
@@ -105,32 +107,36 @@ inline std::vector<at::Tensor> toy_weights(Store& store, const ToyModel& model) 
 inline std::vector<std::vector<at::Tensor>> run_toy(const ToyModel& model, int world,
                                                     const ToyRun& run) {
   std::vector<std::vector<at::Tensor>> result(world);
-  on_ranks(world, [&](std::shared_ptr<Communicator> comm) {
-    SlotPool pool([](int64_t bytes) { return at::empty({bytes}, at::kByte); });
-    Store store({.name = "toy",
-                 .dtype = run.dtype,
-                 .placement = run.placement,
-                 .persistence_threshold = run.persistence_threshold,
-                 .prefetch_depth = run.prefetch_depth,
-                 .training = true,
-                 .allocator = {}},
-                StoreComms::over(comm, run.placement.shard_size), pool);
-    for (size_t g = 0; g < model.groups.size(); ++g) {
-      store.add(model.spec(g));
-    }
-    store.seal();
-    pool.seal();
-    load_toy(store, model);
-    Trainer trainer(store, run.trainer);
-    for (int step = 0; step < run.steps; ++step) {
-      for (int micro = 0; micro < run.micro_batches; ++micro) {
-        toy_pass(store, model, step, micro, trainer.loss_scale());
-      }
-      trainer.step();
-    }
-    result[this_rank().rank] = toy_weights(store, model);
-    EXPECT_EQ(pool.slots_in_use(), 0);
-  });
+  on_ranks(
+      world,
+      [&](std::shared_ptr<Communicator> comm) {
+        SlotPool pool([](int64_t bytes) { return at::empty({bytes}, at::kByte); },
+                      run.poison_released);
+        Store store({.name = "toy",
+                     .dtype = run.dtype,
+                     .placement = run.placement,
+                     .persistence_threshold = run.persistence_threshold,
+                     .prefetch_depth = run.prefetch_depth,
+                     .training = true,
+                     .allocator = {}},
+                    StoreComms::over(comm, run.placement.shard_size), pool);
+        for (size_t g = 0; g < model.groups.size(); ++g) {
+          store.add(model.spec(g));
+        }
+        store.seal();
+        pool.seal();
+        load_toy(store, model);
+        Trainer trainer(store, run.trainer);
+        for (int step = 0; step < run.steps; ++step) {
+          for (int micro = 0; micro < run.micro_batches; ++micro) {
+            toy_pass(store, model, step, micro, trainer.loss_scale());
+          }
+          trainer.step();
+        }
+        result[this_rank().rank] = toy_weights(store, model);
+        EXPECT_EQ(pool.slots_in_use(), 0);
+      },
+      std::chrono::seconds(20), run.faults);
   return result;
 }
 
