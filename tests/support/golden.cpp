@@ -1,5 +1,6 @@
 #include "tests/support/golden.h"
 
+#include "reknit/base/error.h"
 #include "reknit/checkpoint/safetensors.h"
 
 #include <ATen/Context.h>
@@ -54,9 +55,9 @@ fs::path golden_folder(const std::string& name) {
   const FileLock lock(folder.string() + ".lock");
   if (!fs::exists(folder / "complete")) {
     fs::create_directories(folder);
-    const std::string command = std::string("'") + REKNIT_TEST_PYTHON + "' '" + script.string() +
-                                "' '" + folder.string() + "' >'" + (folder / "log.txt").string() +
-                                "' 2>&1";
+    const std::string command =
+        str("'", REKNIT_TEST_PYTHON, "' '", script.string(), "' '", folder.string(), "' >'",
+            (folder / "log.txt").string(), "' 2>&1");
     if (std::system(command.c_str()) != 0) {
       throw std::runtime_error(command + " failed:\n" + read_text(folder / "log.txt"));
     }
