@@ -140,6 +140,8 @@ PpoSettings ppo_settings(const PpoOptions& o, const Inputs& inputs, int64_t step
   settings.generate_batch = o.generation_batch;
   settings.ppo_epochs = static_cast<int>(o.ppo_epochs);
   settings.seed = static_cast<uint64_t>(o.seed);
+  settings.ema_beta = o.enable_ema ? o.ema_beta : 0.0;
+  settings.align_overflow = o.align_overflow;
   settings.hybrid = hybrid_settings(o.actor);
   if (o.unpin_actor_parameters) {
     settings.hybrid.mode = GatherMode::kLayerwise;

@@ -14,6 +14,7 @@ import sys
 import time
 
 import pytest
+from safetensors.numpy import load_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = pathlib.Path(os.environ.get("REKNIT_BIN", ROOT / "build" / "cpu" / "bin" / "reknit"))
@@ -117,6 +118,20 @@ def test_processes_under_torchrun_give_the_numbers_of_thread_ranks(inputs, tmp_p
         assert numbers(b) == pytest.approx(numbers(a), abs=1e-5)
     for model in ("actor", "critic"):
         assert (tmp_path / "processes" / model / "model.safetensors").exists()
+
+
+def test_the_moving_average_is_written_beside_the_actor(inputs, tmp_path):
+    flags = ["--steps", 1, "--ranks", 2, "--enable-ema", "--ema-beta", 0.75]
+    run(*ppo(inputs, tmp_path / "run", *flags))
+    before = load_file(inputs / "actor" / "model.safetensors")
+    after = load_file(tmp_path / "run" / "actor" / "model.safetensors")
+    average = load_file(tmp_path / "run" / "actor_ema" / "model.safetensors")
+    assert average.keys() == after.keys()
+    # --global-batch is one update: one step of the recurrence.
+    for name, value in before.items():
+        expected = 0.75 * value + 0.25 * after[name]
+        assert abs(average[name] - expected).max() < 1e-7, name
+    assert any((after[name] != value).any() for name, value in before.items())
 
 
 def start_ranks(command):
