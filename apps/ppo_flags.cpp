@@ -145,7 +145,7 @@ void add_constants(CLI::App& app, PpoOptions& o) {
   app.add_flag("--align-overflow", o.align_overflow, "Actor and critic skip a step together (fp16)")
       ->group(group);
   app.add_option("--num-padding-at-beginning", o.num_padding_at_beginning,
-                 "Pads that start a reward row (--compat deepspeed-chat)")
+                 "Has no effect: answers are not padded")
       ->check(at_least(0))
       ->type_name("N")
       ->capture_default_str()

@@ -120,6 +120,10 @@ Schedule schedule(const PpoOptions& o, const ModelSettings& model, int64_t steps
           .total = updates};
 }
 
+Checkpointing checkpointing(const ModelSettings& model) {
+  return model.gradient_checkpointing ? Checkpointing::kFull : Checkpointing::kNone;
+}
+
 PpoSettings ppo_settings(const PpoOptions& o, const Inputs& inputs, int64_t steps) {
   const ModelSpec spec = model_spec(inputs.actor, false);
   const auto eos = inputs.tokenizer ? inputs.tokenizer->eos() : std::nullopt;
@@ -146,9 +150,8 @@ PpoSettings ppo_settings(const PpoOptions& o, const Inputs& inputs, int64_t step
   if (o.unpin_actor_parameters) {
     settings.hybrid.mode = GatherMode::kLayerwise;
   }
-  settings.checkpointing = o.actor.gradient_checkpointing || o.critic.gradient_checkpointing
-                               ? Checkpointing::kFull
-                               : Checkpointing::kNone;
+  settings.actor_checkpointing = checkpointing(o.actor);
+  settings.critic_checkpointing = checkpointing(o.critic);
   settings.actor = trainer_settings("actor", o.actor, schedule(o, o.actor, steps));
   settings.critic = trainer_settings("critic", o.critic, schedule(o, o.critic, steps));
   return settings;

@@ -70,7 +70,9 @@ void add_run_flags(CLI::App& app, RunOptions& o) {
       ->type_name("B")
       ->group(running);
   add_seed_flag(app, o.seed);
-  app.add_flag("--deterministic", o.deterministic, "Sums in a fixed order")->group(running);
+  app.add_flag("--deterministic", o.deterministic,
+               "Has no effect: sums have a fixed order in any case")
+      ->group(running);
   app.add_option("--timeout", o.timeout_s, "Seconds a collective may take")
       ->check(at_least(1))
       ->type_name("SECONDS")
@@ -103,7 +105,7 @@ void add_train_flags(CLI::App& app, TrainOptions& o) {
   app.add_option("--out", o.out, "Run folder: metrics.jsonl, checkpoints, models")
       ->type_name("DIR")
       ->group(folder);
-  app.add_flag("--overwrite", o.overwrite, "Allows a run folder that is not empty")->group(folder);
+  app.add_flag("--overwrite", o.overwrite, "Empties a run folder that is not empty")->group(folder);
   app.add_option("--save-interval", o.save_interval, "Steps between checkpoints (default: none)")
       ->check(at_least(1))
       ->type_name("N")
@@ -188,6 +190,11 @@ void finish_train(TrainOptions& o) {
     throw UsageError(
         str(o.save_interval ? "--save-interval" : "--resume auto", " needs a run folder"),
         "pass --out DIR");
+  }
+  if (!o.resume.empty() && o.overwrite) {
+    throw UsageError(
+        str("--resume ", o.resume, " contradicts --overwrite, which empties the folder"),
+        "leave --overwrite out");
   }
   if (!o.resume.empty() && !resumes_here && !fs::is_directory(o.resume)) {
     throw InputError(str("--resume ", o.resume, ": there is no such folder"),

@@ -28,7 +28,7 @@ int64_t part_begin(int64_t n, int rank, int world) {
 std::vector<double> sum_over(Communicator& world, std::vector<double> values, ReduceOp op) {
   const Stream& stream = this_rank().compute;
   const at::Tensor local = at::tensor(values, at::kDouble).to(this_rank().device);
-  const at::Tensor total = world.all_reduce({local}, op, stream).wait(stream)[0].cpu();
+  const at::Tensor total = world.all_reduce({local}, op, stream).wait_on_host()[0].cpu();
   const auto* data = total.const_data_ptr<double>();
   return {data, data + total.numel()};
 }
@@ -114,6 +114,14 @@ std::vector<double> sums_of(std::span<const Experience> experiences, PpoRules ru
 
 }  // namespace
 
+std::vector<const Model*> PpoModels::all() const {
+  std::vector<const Model*> models{actor, critic, reference};
+  if (reward != nullptr) {
+    models.push_back(reward);
+  }
+  return models;
+}
+
 /// Running sums of the last pass over the global batch; local until summarise().
 struct Ppo::Sums {
   double actor_loss = 0, critic_loss = 0;
@@ -135,6 +143,7 @@ Ppo::Ppo(PpoModels models, PpoSettings settings, std::vector<std::vector<int64_t
     settings_.minibatch = settings_.global_batch;
   }
   require<InputError>(!prompts_.empty(), "there are no prompts");
+  check_models();
   check_prompts();
   require<UsageError>(settings_.global_batch > 0 && settings_.minibatch > 0 &&
                           settings_.global_batch % settings_.minibatch == 0,
@@ -148,17 +157,34 @@ Ppo::Ppo(PpoModels models, PpoSettings settings, std::vector<std::vector<int64_t
   }
 }
 
+// All models read what the actor was asked and answered.
+void Ppo::check_models() const {
+  const int64_t tokens =
+      settings_.sampling.vocab > 0 ? settings_.sampling.vocab : models_.actor->decoder.spec().vocab;
+  for (const Model* model : models_.all()) {
+    const int64_t vocab = model->decoder.spec().vocab;
+    if (vocab < tokens) {
+      throw UsageError(str("the model ", model->store.settings().name, " knows ", vocab,
+                           " tokens, the actor answers with ", tokens),
+                       "actor, critic, reward and reference must share their token ids");
+    }
+  }
+}
+
 // At once, not at the step that first takes such a prompt.
 void Ppo::check_prompts() const {
-  const ModelSpec& spec = models_.actor->decoder.spec();
   for (size_t i = 0; i < prompts_.size(); ++i) {
     const auto length = static_cast<int64_t>(prompts_[i].size());
     require<InputError>(length > 0, "prompt ", i, " of the data has no tokens");
-    if (spec.max_positions > 0 && length + settings_.sampling.max_new_tokens > spec.max_positions) {
-      throw UsageError(str("prompt ", i, " of the data has ", length, " tokens; with an answer of ",
-                           settings_.sampling.max_new_tokens, " it exceeds the model's ",
-                           spec.max_positions, " positions"),
-                       "lower the limits of prompts or of answers");
+    for (const Model* model : models_.all()) {
+      const int64_t positions = model->decoder.spec().max_positions;
+      if (positions > 0 && length + settings_.sampling.max_new_tokens > positions) {
+        throw UsageError(
+            str("prompt ", i, " of the data has ", length, " tokens; with an answer of ",
+                settings_.sampling.max_new_tokens, " it exceeds the ", positions,
+                " positions of the model ", model->store.settings().name),
+            "lower the limits of prompts or of answers");
+      }
     }
   }
 }
@@ -369,7 +395,7 @@ void Ppo::train_actor(std::span<Experience> part, double weight, Sums& sums) {
   std::shared_ptr<Saved> saved;
   const auto scored =
       actor.decoder.logprobs(actor.store, batch.tokens, batch.targets, Phase::kForward, false,
-                             &saved, settings_.checkpointing);
+                             &saved, settings_.actor_checkpointing);
   const auto logp = batch.entries(part, scored.logp);
   std::vector<float> gradient(batch.entry_rows.size());
   size_t first = 0;
@@ -392,7 +418,7 @@ void Ppo::train_critic(std::span<Experience> part, double weight, Sums& sums) {
   Model& critic = *models_.critic;
   std::shared_ptr<Saved> saved;
   const at::Tensor all_values = critic.decoder.values(critic.store, batch.tokens, Phase::kForward,
-                                                      &saved, settings_.checkpointing);
+                                                      &saved, settings_.critic_checkpointing);
   const auto new_values = batch.entries(part, all_values);
   std::vector<float> gradient(batch.entry_rows.size());
   size_t first = 0;

@@ -35,7 +35,8 @@ struct PpoSettings {
   int64_t generate_batch = 64;  ///< sequences generated at once on a rank
   int ppo_epochs = 1;
   uint64_t seed = 1234;  ///< of the prompt order and of sampling
-  Checkpointing checkpointing = Checkpointing::kNone;
+  Checkpointing actor_checkpointing = Checkpointing::kNone;
+  Checkpointing critic_checkpointing = Checkpointing::kNone;
   double ema_beta = 0.0;        ///< of the actor's moving average, per update; 0: none
   bool align_overflow = false;  ///< fp16: actor and critic skip an update together
   HybridSettings hybrid;
@@ -49,6 +50,8 @@ struct PpoModels {
   Model* critic;     ///< with a value head
   Model* reference;  ///< frozen
   Model* reward;     ///< frozen, with a value head; null if `score` is given
+
+  std::vector<const Model*> all() const;
 };
 
 /// Scores whole answers in place of a reward model: called with this rank's experiences.
@@ -71,7 +74,8 @@ class Ppo {
  public:
   /// `prompts` are the token ids of the whole data set, the same on every rank.
   /// UsageError for batches that are not positive or do not divide, and for a prompt that
-  /// with its answer exceeds the model's positions; InputError for an empty data set or
+  /// with its answer exceeds a model's positions, and for a model that knows fewer tokens
+  /// than the actor answers with; InputError for an empty data set or
   /// an empty prompt.
   Ppo(PpoModels models, PpoSettings settings, std::vector<std::vector<int64_t>> prompts,
       ScoreFunction score = {});
@@ -92,6 +96,7 @@ class Ppo {
  private:
   struct Sums;
 
+  void check_models() const;
   void check_prompts() const;
   std::vector<GenerationRequest> requests(int64_t step) const;
   void generate(int64_t step, PpoRecord& record);

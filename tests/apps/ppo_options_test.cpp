@@ -176,6 +176,8 @@ TEST_F(PpoFlags, ARunFolderInUseNeedsAWord) {
   EXPECT_THAT(error_of({"--out", path("run")}),
               testing::AllOf(testing::StartsWith("2: "), HasSubstr("--overwrite")));
   EXPECT_EQ(error_of({"--out", path("run"), "--overwrite"}), "no error");
+  EXPECT_THAT(error_of({"--out", path("run"), "--overwrite", "--resume", "auto"}),
+              testing::AllOf(testing::StartsWith("2: "), HasSubstr("contradicts --overwrite")));
   EXPECT_EQ(error_of({"--out", path("run"), "--resume", "auto"}), "no error");
   EXPECT_THAT(error_of({"--resume", path("nowhere")}), testing::StartsWith("3: "));
   EXPECT_THAT(error_of({"--resume", "auto"}), testing::StartsWith("2: "));

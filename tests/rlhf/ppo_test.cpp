@@ -98,7 +98,8 @@ TEST(Ppo, LayerwiseGenerationPersistenceAndMinibatchesGiveTheSameNumbersOnAllRan
   settings.hybrid.mode = GatherMode::kLayerwise;
   settings.minibatch = 3;
   settings.ppo_epochs = 2;
-  settings.checkpointing = Checkpointing::kFull;
+  settings.actor_checkpointing = Checkpointing::kFull;
+  settings.critic_checkpointing = Checkpointing::kFull;
   const PpoRun expected = run_ppo("opt-350m", 1, {.zero_stage = 0}, settings, 2);
   for (const int world : {2, 4}) {
     const PpoRun run = run_ppo("opt-350m", world, {.persistence_threshold = 100}, settings, 2);
