@@ -290,7 +290,7 @@ std::string GlooGroup::diagnosis(const Item& item, const std::string& what) {
 void GlooGroup::fail(const std::string& reason) noexcept {
   {
     std::lock_guard lock(mutex_);
-    own_failure_ = !aborted_;
+    own_failure_ = own_failure_ || !aborted_;
   }
   abort(reason);
 }

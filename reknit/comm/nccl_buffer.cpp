@@ -4,6 +4,7 @@
 #include "reknit/comm/nccl.h"
 
 #include <c10/core/DeviceGuard.h>
+#include <cuda_runtime_api.h>
 #include <nccl.h>
 
 #include <mutex>
@@ -25,6 +26,9 @@ struct Registry {
 
 void free_range(void* base, c10::Device device) {
   const c10::DeviceGuard guard(device);
+  // As cudaFree does: queued work may still use the range. A device that has failed is
+  // reported elsewhere.
+  static_cast<void>(cudaDeviceSynchronize());
   Registry& registry = Registry::get();
   {
     std::lock_guard lock(registry.mutex);

@@ -114,8 +114,8 @@ void NcclGroup::install(int rank, c10::Device device, ncclComm_t comm) {
     open();
     opened_ = true;
   }
-  for (Pause pause; !opened_;) {
-    pause();
+  for (Pause pause; !opened_; pause()) {
+    require_alive();
   }
 }
 
@@ -135,7 +135,7 @@ void NcclGroup::require_alive() {
 void NcclGroup::fail(const std::string& reason) noexcept {
   {
     Lock lock(mutex_);
-    own_failure_ = !aborted_;
+    own_failure_ = own_failure_ || !aborted_;
   }
   abort(reason);
 }
@@ -225,13 +225,17 @@ void NcclGroup::finalize() noexcept {
 
 /// True once the device has nothing of this rank left to do.
 bool NcclGroup::settled(LocalRank& rank, Clock::time_point deadline) noexcept {
-  for (const InFlight& operation : rank.in_flight) {
-    while (!operation.done->done()) {
-      if (Clock::now() > deadline) {
-        return false;
+  try {
+    for (const InFlight& operation : rank.in_flight) {
+      while (!operation.done->done()) {
+        if (Clock::now() > deadline) {
+          return false;
+        }
+        std::this_thread::sleep_for(kPoll);
       }
-      std::this_thread::sleep_for(kPoll);
     }
+  } catch (const std::exception&) {
+    return false;  // the device has failed
   }
   return true;
 }
@@ -382,7 +386,11 @@ bool NcclGroup::ready(const InFlight& operation) const noexcept {
       return true;
     }
   }
-  return operation.done->done();
+  try {
+    return operation.done->done();
+  } catch (const std::exception&) {
+    return true;  // the device has failed: wait() throws
+  }
 }
 
 /// The group of one color, shared by its ranks in this process.
@@ -452,6 +460,7 @@ std::pair<std::shared_ptr<NcclGroup>, int> NcclGroup::split(int rank, int color,
   ncclCommCount(comm, &part_size);
   ncclCommUserRank(comm, &part_rank);
   auto part = part_of(number, color, part_size, name);
+  require_alive();  // an abort from here on is told to the part too
   part->install(part_rank, local.device, comm);
   return {part, part_rank};
 }

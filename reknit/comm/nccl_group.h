@@ -58,7 +58,8 @@ class NcclGroup : public JobMember {
   LocalRank& add(int rank, c10::Device device);
   /// After the communicators of all ranks of this process exist.
   void open();
-  /// As add and open, by the ranks' threads: returns when all are there.
+  /// As add and open, by the ranks' threads: returns when all are there, or throws what
+  /// has failed one of them.
   void install(int rank, c10::Device device, ncclComm_t comm);
 
   /// Queues `operation` of `rank` on `stream`. Rank's thread.

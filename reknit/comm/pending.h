@@ -14,9 +14,10 @@ class Work {
  public:
   virtual ~Work() = default;
 
-  /// Blocks the host until every rank has joined (polling the abort flag and the
-  /// deadline), then orders `stream` after the result: device work queued on
-  /// `stream` later sees it; on CPU the result is there when this returns.
+  /// Orders `stream` after the result: device work queued on `stream` later sees it. Where
+  /// the backend moves the data on the host (gloo, threads) the host blocks until every
+  /// rank has joined. With the CPU stream the host blocks until the result is there,
+  /// polling the abort flag and the deadline.
   /// Throws CommError naming group, operation, sequence number and the missing
   /// ranks after the timeout, or the first error of the aborted group.
   virtual void wait(const Stream& stream) = 0;
@@ -52,6 +53,11 @@ class [[nodiscard]] Pending {
     work->wait(stream);
     return std::move(value_);
   }
+
+  /// As wait, but blocks the host until the result is there: for what the host reads. A
+  /// stream that a group's abort has freed ends without an error, so a copy that was only
+  /// ordered after it would bring what happened to be in the memory.
+  T wait_on_host() && { return std::move(*this).wait(Stream()); }
 
   bool ready() const noexcept { return work_ == nullptr || work_->ready(); }
 

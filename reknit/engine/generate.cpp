@@ -73,7 +73,7 @@ class Batch {
     const Stream& stream = this_rank().compute;
     at::Tensor active = at::full({1}, rows_.empty() ? 0 : 1,
                                  at::TensorOptions(at::kInt).device(this_rank().device));
-    active = store_.comms().gather->all_reduce({active}, ReduceOp::kMax, stream).wait(stream)[0];
+    active = store_.comms().gather->all_reduce({active}, ReduceOp::kMax, stream).wait_on_host()[0];
     return active.item<int>() != 0;
   }
 
@@ -169,7 +169,7 @@ int64_t agree_on_batches(Store& store, int64_t mine) {
   }
   const Stream& stream = this_rank().compute;
   at::Tensor count = at::full({1}, mine, at::TensorOptions(at::kLong).device(this_rank().device));
-  count = store.comms().gather->all_reduce({count}, ReduceOp::kMax, stream).wait(stream)[0];
+  count = store.comms().gather->all_reduce({count}, ReduceOp::kMax, stream).wait_on_host()[0];
   return count.item<int64_t>();
 }
 

@@ -41,7 +41,7 @@ auto together(Communicator& world, Body body) {
 
 at::Tensor broadcast_bytes(Communicator& world, at::Tensor bytes) {
   const Stream& stream = this_rank().compute;
-  auto result = world.broadcast({bytes.to(this_rank().device)}, 0, stream).wait(stream);
+  auto result = world.broadcast({bytes.to(this_rank().device)}, 0, stream).wait_on_host();
   return result.front().to(at::kCPU);
 }
 
@@ -70,7 +70,7 @@ std::vector<std::vector<FileRecord>> gather_records(Communicator& world,
   numbers = numbers.to(this_rank().device);
   at::Tensor all = at::empty({world.size() * count * 2}, numbers.options());
   const Stream& stream = this_rank().compute;
-  all = world.all_gather(all, {{all, numbers}}, stream).wait(stream).to(at::kCPU);
+  all = world.all_gather(all, {{all, numbers}}, stream).wait_on_host().to(at::kCPU);
   const auto* in = all.const_data_ptr<int64_t>();
   std::vector<std::vector<FileRecord>> records(world.size());
   for (auto& list : records) {

@@ -76,7 +76,7 @@ int64_t largest(Communicator& world, int64_t mine) {
   const Stream& stream = this_rank().compute;
   const at::Tensor value =
       at::full({1}, mine, at::TensorOptions(at::kLong).device(this_rank().device));
-  return world.all_reduce({value}, ReduceOp::kMax, stream).wait(stream)[0].item<int64_t>();
+  return world.all_reduce({value}, ReduceOp::kMax, stream).wait_on_host()[0].item<int64_t>();
 }
 
 std::vector<std::string> gather_texts(Communicator& world, const std::string& mine) {
@@ -89,7 +89,7 @@ std::vector<std::string> gather_texts(Communicator& world, const std::string& mi
   const Stream& stream = this_rank().compute;
   const at::Tensor shard = host.to(this_rank().device);
   const at::Tensor full = at::empty({piece * world.size()}, shard.options());
-  const at::Tensor all = world.all_gather(full, {{full, shard}}, stream).wait(stream).cpu();
+  const at::Tensor all = world.all_gather(full, {{full, shard}}, stream).wait_on_host().cpu();
   std::vector<std::string> texts;
   for (int rank = 0; rank < world.size(); ++rank) {
     const uint8_t* begin = all.const_data_ptr<uint8_t>() + rank * piece;

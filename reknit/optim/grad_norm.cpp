@@ -36,7 +36,8 @@ double global_grad_norm(Store& store, const std::vector<OptimizerShard>& shards)
     total.add_(ops::sum_squares(shard.grad));
   }
   if (store.settings().placement.optimizer_shards() > 1) {
-    total = store.comms().reduce->all_reduce({total}, ReduceOp::kSum, stream).wait(stream).front();
+    total =
+        store.comms().reduce->all_reduce({total}, ReduceOp::kSum, stream).wait_on_host().front();
   }
   return std::sqrt(total.item<double>());
 }
@@ -61,7 +62,7 @@ Nonfinite first_nonfinite(Store& store, const std::vector<OptimizerShard>& shard
   const Stream& stream = this_rank().compute;
   found = store.comms()
               .reduce->all_reduce({found.to(this_rank().device)}, ReduceOp::kMax, stream)
-              .wait(stream)
+              .wait_on_host()
               .front()
               .cpu();
   const double inf = found[0].item<double>();
