@@ -1,14 +1,12 @@
 // reknit init: a Hugging Face folder with random weights from a config.json.
 #include "apps/commands.h"
 #include "apps/progress.h"
-#include "reknit/base/random.h"
 #include "reknit/checkpoint/hf_folder.h"
 #include "reknit/checkpoint/json_text.h"
 #include "reknit/models/decoder.h"
-#include "reknit/models/name_map.h"
+#include "reknit/models/init_values.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
@@ -20,26 +18,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kPurpose = 0x696e6974;  // "init": keeps these streams apart from others
-
-/// How one tensor of the folder is filled.
-struct Filling {
-  InitKind kind = InitKind::kZeros;
-  double std = 0;
-};
-
+/// The folder's tensors and what each of them is.
 struct Plan {
   std::vector<TensorInfo> tensors;
-  std::map<std::string, Filling> fillings;
+  std::map<std::string, std::pair<NamePiece, ParamSpec>> sources;
 };
-
-uint64_t name_hash(const std::string& name) {  // FNV-1a
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : name) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  }
-  return hash;
-}
 
 at::ScalarType scalar_type(Precision precision) {
   return precision == Precision::kBf16   ? at::kBFloat16
@@ -55,45 +38,10 @@ Plan plan_tensors(const ModelSpec& spec, at::ScalarType dtype) {
       continue;
     }
     const ParamSpec& param = groups.at(piece.group).params.at(piece.param);
-    std::vector<int64_t> shape = param.shape;
-    shape.at(0) = piece.row_end - piece.row_begin;
-    if (piece.transposed) {
-      std::swap(shape.at(0), shape.at(1));
-    }
-    plan.tensors.push_back({piece.hf_name, dtype, shape});
-    plan.fillings[piece.hf_name] = {init_kind(spec, param), init_std(spec, param)};
+    plan.tensors.push_back({piece.hf_name, dtype, stored_shape(param, piece)});
+    plan.sources[piece.hf_name] = {piece, param};
   }
   return plan;
-}
-
-/// Normal values that depend on seed, name and place alone.
-at::Tensor normal_tensor(const TensorInfo& info, double std, int64_t seed) {
-  at::Tensor out = at::empty(info.shape, at::kFloat);
-  float* values = out.mutable_data_ptr<float>();
-  const int64_t size = out.numel();
-  const Philox philox{mix(mix(static_cast<uint64_t>(seed), kPurpose), name_hash(info.name))};
-  at::parallel_for(0, (size + 1) / 2, 1 << 14, [&](int64_t begin, int64_t end) {
-    for (int64_t pair = begin; pair < end; ++pair) {
-      const std::array<double, 2> normal = normal_pair(philox, static_cast<uint64_t>(pair), 0);
-      values[2 * pair] = static_cast<float>(normal[0] * std);
-      if (2 * pair + 1 < size) {
-        values[2 * pair + 1] = static_cast<float>(normal[1] * std);
-      }
-    }
-  });
-  return out.to(info.dtype);
-}
-
-at::Tensor fill(const TensorInfo& info, const Filling& filling, int64_t seed) {
-  switch (filling.kind) {
-    case InitKind::kOnes:
-      return at::ones(info.shape, info.dtype);
-    case InitKind::kZeros:
-      return at::zeros(info.shape, info.dtype);
-    case InitKind::kNormal:
-      return normal_tensor(info, filling.std, seed);
-  }
-  return {};
 }
 
 nlohmann::json written_config(nlohmann::json config, const ModelSpec& spec, Precision dtype) {
@@ -140,7 +88,9 @@ int run_init(const InitOptions& options) {
         options.out, contents,
         [&](const TensorInfo& info) {
           progress.advance(done++);
-          return fill(info, plan.fillings.at(info.name), options.seed);
+          const auto& [piece, param] = plan.sources.at(info.name);
+          const auto seed = static_cast<uint64_t>(options.seed);
+          return init_values(spec, param, piece, seed).to(info.dtype);
         },
         options.overwrite ? IfPresent::kReplace : IfPresent::kRefuse);
   }

@@ -90,12 +90,8 @@ void export_model(Model& model, const HfFolder& source, at::ScalarType dtype,
   contents.files_to_copy = source.tokenizer_files();
   std::map<std::string, const NamePiece*> by_name;
   for (const NamePiece& piece : pieces) {
-    std::vector<int64_t> shape = model.store.spec(piece.group).params.at(piece.param).shape;
-    shape[0] = piece.row_end - piece.row_begin;
-    if (piece.transposed) {
-      std::swap(shape[0], shape[1]);
-    }
-    contents.tensors.push_back({piece.hf_name, dtype, shape});
+    const ParamSpec& param = model.store.spec(piece.group).params.at(piece.param);
+    contents.tensors.push_back({piece.hf_name, dtype, stored_shape(param, piece)});
     by_name[piece.hf_name] = &piece;
   }
   write_hf_folder(

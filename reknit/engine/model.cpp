@@ -1,8 +1,8 @@
 #include "reknit/engine/model.h"
 
 #include "reknit/base/log.h"
-#include "reknit/base/random.h"
 #include "reknit/models/groups.h"
+#include "reknit/models/init_values.h"
 #include "reknit/models/name_map.h"
 
 #include <ATen/ATen.h>
@@ -13,48 +13,8 @@
 namespace reknit {
 namespace {
 
-constexpr uint64_t kInitPurpose = 0x494e4954;  // "INIT"
-
-// FNV-1a: the key of a parameter's random stream must not change between builds.
-uint64_t hash_name(const std::string& name) {
-  uint64_t hash = 0xcbf29ce484222325ull;
-  for (const unsigned char c : name) {
-    hash = (hash ^ c) * 0x100000001b3ull;
-  }
-  return hash;
-}
-
-at::Tensor random_values(const ModelSpec& spec, const ParamSpec& param, uint64_t seed) {
-  const int64_t numel = c10::multiply_integers(param.shape);
-  switch (init_kind(spec, param)) {
-    case InitKind::kZeros:
-      return at::zeros({numel}, at::kFloat);
-    case InitKind::kOnes:
-      return at::ones({numel}, at::kFloat);
-    case InitKind::kNormal:
-      break;
-  }
-  at::Tensor values = at::empty({numel}, at::kFloat);
-  auto* out = values.mutable_data_ptr<float>();
-  const Philox philox{mix(mix(seed, kInitPurpose), hash_name(param.name))};
-  const double std = init_std(spec, param);
-  for (int64_t i = 0; i < numel; i += 2) {
-    const auto pair = normal_pair(philox, static_cast<uint64_t>(i / 2), 0);
-    out[i] = static_cast<float>(pair[0] * std);
-    if (i + 1 < numel) {
-      out[i + 1] = static_cast<float>(pair[1] * std);
-    }
-  }
-  return values;
-}
-
-std::vector<int64_t> piece_shape(const Model& model, const NamePiece& piece) {
-  std::vector<int64_t> shape = model.store.spec(piece.group).params.at(piece.param).shape;
-  shape[0] = piece.row_end - piece.row_begin;
-  if (piece.transposed) {
-    std::swap(shape[0], shape[1]);
-  }
-  return shape;
+const ParamSpec& param_of(const Model& model, const NamePiece& piece) {
+  return model.store.spec(piece.group).params.at(piece.param);
 }
 
 bool is_value_head(const Model& model, const NamePiece& piece) {
@@ -77,9 +37,8 @@ void write_piece(Model& model, const NamePiece& piece, const at::Tensor& stored)
   model.store.write(piece.group, piece.param, piece.row_begin * row, values.reshape(-1));
 }
 
-void init_param(Model& model, GroupId group, int param, uint64_t seed) {
-  const ParamSpec& spec = model.store.spec(group).params.at(param);
-  model.store.write(group, param, 0, random_values(model.decoder.spec(), spec, seed));
+void init_piece(Model& model, const NamePiece& piece, uint64_t seed) {
+  write_piece(model, piece, init_values(model.decoder.spec(), param_of(model, piece), piece, seed));
 }
 
 // What of the folder goes where; nothing is read before every piece has been found with
@@ -105,13 +64,14 @@ LoadPlan plan_load(const Model& model, const HfFolder& folder, ValueHead head) {
     if (piece.optional) {
       continue;
     }
+    const std::vector<int64_t> shape = stored_shape(param_of(model, piece), piece);
     if (name.empty() && is_value_head(model, piece)) {
       require_head(folder, head);
     } else if (name.empty()) {
       wrong += str(wrong.empty() ? "" : "; ", piece.hf_name, " is missing");
-    } else if (folder.find(name)->shape != piece_shape(model, piece)) {
+    } else if (folder.find(name)->shape != shape) {
       wrong += str(wrong.empty() ? "" : "; ", name, " is ", shape_text(folder.find(name)->shape),
-                   " where the configuration asks for ", shape_text(piece_shape(model, piece)));
+                   " where the configuration asks for ", shape_text(shape));
     }
   }
   require<InputError>(wrong.empty(), folder.path(),
@@ -160,7 +120,7 @@ void load_model(Model& model, const HfFolder& folder, ValueHead head, uint64_t s
     if (plan.names[i].empty()) {
       log_once(model.store.settings().name, ": ", folder.path(),
                " has no value head; a new one is drawn from seed ", seed);
-      init_param(model, piece.group, piece.param, seed);
+      init_piece(model, piece, seed);
     } else {
       write_piece(model, piece, folder.read(plan.names[i]));
     }
@@ -168,9 +128,9 @@ void load_model(Model& model, const HfFolder& folder, ValueHead head, uint64_t s
 }
 
 void init_model(Model& model, uint64_t seed) {
-  for (GroupId group = 0; group < model.store.num_groups(); ++group) {
-    for (size_t param = 0; param < model.store.spec(group).params.size(); ++param) {
-      init_param(model, group, static_cast<int>(param), seed);
+  for (const NamePiece& piece : name_map(model.decoder.spec())) {
+    if (!piece.optional) {
+      init_piece(model, piece, seed);
     }
   }
 }

@@ -36,7 +36,8 @@ std::unique_ptr<Model> make_model(ModelSpec spec, StoreSettings settings, StoreC
 /// or of another shape than the configuration says.
 void load_model(Model& model, const HfFolder& folder, ValueHead head, uint64_t seed);
 
-/// Fills with random numbers that depend on seed, parameter name and element alone.
+/// Fills with the values of init_values.h: those of a folder that `reknit init` wrote with
+/// the same seed.
 void init_model(Model& model, uint64_t seed);
 
 /// Writes a folder that transformers loads, in `dtype`, with the files of `source` that

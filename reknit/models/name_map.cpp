@@ -195,6 +195,15 @@ std::string find_value_head(const NameIndex& index) {
 
 }  // namespace
 
+std::vector<int64_t> stored_shape(const ParamSpec& param, const NamePiece& piece) {
+  std::vector<int64_t> shape = param.shape;
+  shape.at(0) = piece.row_end - piece.row_begin;
+  if (piece.transposed) {
+    std::swap(shape.at(0), shape.at(1));
+  }
+  return shape;
+}
+
 std::vector<NamePiece> name_map(const ModelSpec& spec) {
   const FamilyNames& names = family(spec);
   const std::vector<GroupSpec> groups = model_groups(spec);

@@ -25,6 +25,9 @@ struct NamePiece {
   bool optional = false;
 };
 
+/// The shape in which a folder stores the piece of `param`.
+std::vector<int64_t> stored_shape(const ParamSpec& param, const NamePiece& piece);
+
 /// Every tensor of the model's folder, exactly as transformers names them for its
 /// ...ForCausalLM class, or for ...ForSequenceClassification (`score.weight`, one label)
 /// if the spec has a value head.
@@ -52,7 +55,7 @@ bool is_buffer_name(const std::string& file_name);
 /// "OPTForSequenceClassification" (to be written with num_labels 1) with a value head.
 std::string hf_architecture(const ModelSpec& spec);
 
-/// How `reknit init` fills a parameter.
+/// How a parameter of a new model is filled; see init_values.h.
 enum class InitKind { kNormal, kOnes, kZeros };
 InitKind init_kind(const ModelSpec& spec, const ParamSpec& param);
 /// Standard deviation where init_kind is kNormal (GPT-2 scales its residual projections).
