@@ -24,12 +24,16 @@ GenerateLease Hybrid::enter_generation() {
 
 void Hybrid::leave() noexcept {
   generating_ = false;
-  if (store_.pinned()) {
-    store_.unpin();
-  }
-  if (settings_.release_memory) {
-    store_.release_pinned_memory();
-    cache_.release();
+  try {
+    if (store_.pinned()) {
+      store_.unpin();
+    }
+    if (settings_.release_memory) {
+      store_.release_pinned_memory();
+      cache_.release();
+    }
+  } catch (const std::exception& error) {  // a poisoned group or a device that has failed
+    store_.comms().world->abort(error.what());
   }
 }
 

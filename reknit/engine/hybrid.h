@@ -49,6 +49,7 @@ class Hybrid {
 
  private:
   friend class GenerateLease;
+  /// Local; a failure aborts the communicator, since nobody can be told.
   void leave() noexcept;
 
   const Decoder& model_;

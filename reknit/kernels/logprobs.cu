@@ -15,6 +15,9 @@ struct Running {
   float weighted = 0;
 
   __device__ void add(float x) {
+    if (x == -INFINITY) {
+      return;  // probability 0; the product with x - top would be NaN
+    }
     if (x > top) {
       rescale(x);
     }

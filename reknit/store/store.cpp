@@ -96,7 +96,7 @@ void Store::allocate(Group& group) {
 
 void Store::require_slots() {
   struct Demand {
-    int groups = 0, kept = 0, trainable = 0, kept_trainable = 0;
+    int groups = 0, kept = 0;
   };
   std::map<int64_t, Demand> weights;
   std::map<int64_t, Demand> gradients;
