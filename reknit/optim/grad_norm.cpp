@@ -39,6 +39,11 @@ double global_grad_norm(Store& store, const std::vector<OptimizerShard>& shards)
     total =
         store.comms().reduce->all_reduce({total}, ReduceOp::kSum, stream).wait_on_host().front();
   }
+  // Shard groups may have summed in another order: one bit would let the replicas drift.
+  if (store.comms().replica) {
+    total =
+        store.comms().replica->all_reduce({total}, ReduceOp::kMax, stream).wait_on_host().front();
+  }
   return std::sqrt(total.item<double>());
 }
 

@@ -9,8 +9,8 @@
 namespace reknit {
 
 /// L2 norm over all trainable parameters of the model, each counted once, the same bits
-/// on every rank. Sums in fp64; inf or NaN anywhere stays visible. Collective over the
-/// shard ranks; blocks the host.
+/// on every rank. Sums in fp64; inf or NaN anywhere stays visible. Collective over all
+/// ranks of the store; blocks the host.
 double global_grad_norm(Store& store, const std::vector<OptimizerShard>& shards);
 
 /// A parameter whose gradient holds an inf or a NaN.
