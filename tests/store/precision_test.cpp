@@ -1,4 +1,4 @@
-// 16-bit stores: overflow, skipped steps, mixed dtypes.
+// Stores of 16 bits: overflow, skipped steps, mixed dtypes.
 #include "tests/support/toy_model.h"
 
 #include <gmock/gmock.h>
