@@ -125,7 +125,7 @@ class Learner:
             ],
             lr=self.lr,
             betas=(0.9, 0.95),
-            eps=1e-8,
+            eps=settings["eps"],
         )
         self.updates = 0
 

@@ -43,6 +43,8 @@ PpoSettings settings_of(const Case& c, int64_t eos) {
     trainer->lr = 2e-3;
     trainer->schedule = {.kind = ScheduleKind::kConstantWithWarmup, .warmup = 2};
     trainer->adam.weight_decay = 0.1;
+    // Rounding noise of gradients that are zero in theory stays noise, on any processor.
+    trainer->adam.eps = 1e-6;
   }
   return settings;
 }
@@ -142,6 +144,7 @@ Replay run_case(const Case& c, int64_t eos, const std::filesystem::path& folder,
                     {"max_new_tokens", settings.sampling.max_new_tokens},
                     {"ppo_epochs", settings.ppo_epochs},
                     {"lr", settings.actor.lr},
+                    {"eps", settings.actor.adam.eps},
                     {"warmup", settings.actor.schedule.warmup},
                     {"weight_decay", settings.actor.adam.weight_decay}}},
                   {"steps", run.steps}};
