@@ -148,10 +148,21 @@ Row row_of(const json& value, const std::string& place) {
 }
 
 json parse_json(std::string_view text, const std::string& place) {
+  // Copies and dumps of a value recurse: without a limit a line could end the process.
+  constexpr int kMaxDepth = 256;
+  const auto limit_depth = [&](int depth, json::parse_event_t, const json&) {
+    if (depth > kMaxDepth) {
+      fail_at(place, str("is nested deeper than ", kMaxDepth));
+    }
+    return true;
+  };
   try {
-    return json::parse(text);
+    return json::parse(text, limit_depth);
   } catch (const json::exception& error) {
-    fail_at(place, str("is no JSON: ", error.what()));
+    const std::string message = error.what();  // "[json.exception.KIND] ..."
+    const size_t start = message.find("] ");
+    fail_at(place,
+            str("is no JSON: ", start == std::string::npos ? message : message.substr(start + 2)));
   }
 }
 
@@ -326,7 +337,9 @@ std::vector<Row> read_rows(const std::vector<fs::path>& paths) {
     }
     names += (names.empty() ? "" : ", ") + path.string();
   }
-  require<InputError>(!rows.empty(), "no rows in ", names);
+  if (rows.empty()) {
+    throw InputError(str("no rows in ", names), kKinds);
+  }
   return rows;
 }
 
