@@ -45,6 +45,18 @@ class ConfigKeys {
     const int64_t value = integer(names, absent);
     require<InputError>(value > 0, "config.json: ", *names.begin(), " must be positive, not ",
                         value);
+    // Products of two sizes stay far within 64 bits.
+    require<InputError>(value <= INT32_MAX, "config.json: ", *names.begin(), " must be at most ",
+                        INT32_MAX, ", not ", value);
+    return value;
+  }
+
+  /// Every layer costs memory before the first weight is read.
+  int64_t layers(Names names, int64_t absent) const {
+    constexpr int64_t kMost = 65536;
+    const int64_t value = positive(names, absent);
+    require<InputError>(value <= kMost, "config.json: ", *names.begin(), " must be at most ", kMost,
+                        ", not ", value);
     return value;
   }
 
@@ -130,7 +142,7 @@ void read_opt(const ConfigKeys& keys, ModelSpec& spec) {
   spec.vocab = keys.positive({"vocab_size"}, 50272);
   spec.hidden = keys.positive({"hidden_size"}, 768);
   spec.embed_dim = keys.positive({"word_embed_proj_dim"}, spec.hidden);
-  spec.layers = keys.positive({"num_hidden_layers"}, 12);
+  spec.layers = keys.layers({"num_hidden_layers"}, 12);
   spec.heads = keys.positive({"num_attention_heads"}, 12);
   spec.ffn = keys.positive({"ffn_dim"}, 3072);
   spec.max_positions = keys.positive({"max_position_embeddings"}, 2048);
@@ -148,7 +160,7 @@ void read_bloom(const ConfigKeys& keys, ModelSpec& spec) {
   spec.vocab = keys.positive({"vocab_size"}, 250880);
   spec.hidden = keys.positive({"hidden_size", "n_embed"}, 64);
   spec.embed_dim = spec.hidden;
-  spec.layers = keys.positive({"n_layer", "num_hidden_layers"}, 2);
+  spec.layers = keys.layers({"n_layer", "num_hidden_layers"}, 2);
   spec.heads = keys.positive({"n_head", "num_attention_heads"}, 8);
   spec.ffn = 4 * spec.hidden;
   spec.position = PositionKind::kAlibi;
@@ -169,7 +181,7 @@ void read_gpt2(const ConfigKeys& keys, ModelSpec& spec) {
   spec.vocab = keys.positive({"vocab_size"}, 50257);
   spec.hidden = keys.positive({"n_embd", "hidden_size"}, 768);
   spec.embed_dim = spec.hidden;
-  spec.layers = keys.positive({"n_layer", "num_hidden_layers"}, 12);
+  spec.layers = keys.layers({"n_layer", "num_hidden_layers"}, 12);
   spec.heads = keys.positive({"n_head", "num_attention_heads"}, 12);
   spec.ffn = keys.positive({"n_inner"}, 4 * spec.hidden);
   spec.max_positions = keys.positive({"n_positions", "max_position_embeddings"}, 1024);
