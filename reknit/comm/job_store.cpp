@@ -99,13 +99,15 @@ std::vector<std::string> JobStore::keys_of_all(const char* name) const {
   return keys;
 }
 
-void JobStore::connect() {
+/// Waits for the server for at most `left`.
+void JobStore::connect(std::chrono::milliseconds left) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(rendezvous_.port);
   options.isServer = serves();
   options.waitWorkers = false;
-  options.timeout = kReport;
+  options.timeout = std::clamp<std::chrono::milliseconds>(left, 100ms, kReport);
   auto tcp = c10::make_intrusive<c10d::TCPStore>(rendezvous_.host, options);
+  tcp->setTimeout(kReport);
   store_ = c10::make_intrusive<c10d::PrefixStore>(prefix_, tcp);
   polled_ = c10::make_intrusive<c10d::PrefixStore>(prefix_, tcp->clone());
   store_->set(numbered("joined", rendezvous_.rank), std::string("1"));
@@ -129,7 +131,8 @@ void JobStore::meet(const CommOptions& options) {
   while (Clock::now() - start < options.timeout) {
     try {
       if (!store_) {
-        connect();
+        const auto passed = Clock::now() - start;
+        connect(options.timeout - std::chrono::duration_cast<std::chrono::milliseconds>(passed));
       }
       if (store_->check(keys_of_all("joined"))) {
         return;
