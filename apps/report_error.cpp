@@ -2,12 +2,14 @@
 
 #include "reknit/base/error.h"
 
+#include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
+#include <new>
 
 namespace reknit {
 namespace {
@@ -43,6 +45,14 @@ constexpr const char* kBugHelp =
 int report_error(const std::exception& error) noexcept {
   try {
     const auto* ours = dynamic_cast<const Error*>(&error);
+    if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+      return report("out of memory: the host refused an allocation",
+                    "use a smaller model, batch or length, or fewer ranks on this host",
+                    ExitCode::kRank);
+    }
+    if (const auto* torch = dynamic_cast<const c10::Error*>(&error)) {
+      return report(torch->what_without_backtrace(), kBugHelp, ExitCode::kBug);
+    }
     if (ours == nullptr) {
       return report(error.what(), kBugHelp, ExitCode::kBug);
     }

@@ -67,8 +67,11 @@ void read_prompts(const PpoOptions& options, Inputs& inputs) {
     log_info(too_long, " prompts of more than ", options.max_prompt_len, " tokens were dropped, ",
              inputs.prompts.size(), " are left");
   }
-  require<InputError>(!inputs.prompts.empty(), "no prompt has at most ", options.max_prompt_len,
-                      " tokens (--max-prompt-seq-len)");
+  if (inputs.prompts.empty()) {
+    throw InputError(
+        str("no prompt has at most ", options.max_prompt_len, " tokens (--max-prompt-seq-len)"),
+        "raise --max-prompt-seq-len, or give shorter prompts");
+  }
 }
 
 Inputs read_inputs(const PpoOptions& o) {
@@ -89,7 +92,17 @@ Inputs read_inputs(const PpoOptions& o) {
 }
 
 int64_t global_batch(const PpoOptions& o) {
-  return o.global_batch.value_or(o.generation_batch * o.place.ranks * o.generation_batches);
+  if (o.global_batch) {
+    return *o.global_batch;
+  }
+  // Both factors on the left are below 2^31 and 2^12.
+  int64_t whole = o.generation_batch * o.place.ranks;
+  if (__builtin_mul_overflow(whole, o.generation_batches, &whole) || whole > INT32_MAX) {
+    throw UsageError(str("--generation-batches ", o.generation_batches, " of ", o.generation_batch,
+                         " prompts on ", o.place.ranks, " ranks are more than a step can have"),
+                     "lower --generation-batches or --generation-batch");
+  }
+  return whole;
 }
 
 // Prompts of an update over all ranks.

@@ -7,10 +7,13 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 
 namespace reknit {
 namespace {
+
+namespace fs = std::filesystem;
 
 at::ScalarType scalar_type(Precision precision) {
   return precision == Precision::kBf16   ? at::kBFloat16
@@ -138,6 +141,12 @@ std::vector<int64_t> field_tokens(const Row& row, const Field& field,
 void write_result(const std::string& path, const std::string& text) {
   if (path.empty()) {
     std::cout << text << std::flush;
+    require<InputError>(std::cout.good(), "cannot write the result to standard output");
+  } else if (std::error_code none; fs::exists(path, none) && !fs::is_regular_file(path, none)) {
+    // A pipe or a device, as /dev/stdout: written to, never replaced.
+    std::ofstream out(path);
+    out << text << std::flush;
+    require<InputError>(out.good(), "cannot write ", path);
   } else {
     write_file(path, text);
   }

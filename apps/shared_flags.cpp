@@ -31,7 +31,7 @@ bool has_content(const std::string& folder) {
 
 void add_seed_flag(CLI::App& app, int64_t& seed) {
   app.add_option("--seed", seed, "Key of every random stream")
-      ->check(at_least(0))
+      ->check(at_least(0, INT64_MAX))
       ->type_name("S")
       ->capture_default_str()
       ->group("Running");
@@ -47,8 +47,9 @@ void add_run_flags(CLI::App& app, RunOptions& o) {
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group(running);
+  constexpr int64_t kMostThreads = 4096;
   app.add_option("--ranks", o.ranks, "Ranks, as threads (default: all GPUs, or 1 on the CPU)")
-      ->check(at_least(1))
+      ->check(at_least(1, kMostThreads))
       ->type_name("N")
       ->group(running);
   app.add_option("--nodes", o.nodes, "Spreads them over N equal nodes (default: the launcher's)")

@@ -11,14 +11,17 @@
 
 namespace reknit {
 
-/// A whole number of at least `least`.
-inline CLI::Validator at_least(int64_t least) {
+/// A whole number of at least `least` and, so that sums of two cannot overflow, of at most
+/// `most`.
+inline CLI::Validator at_least(int64_t least, int64_t most = INT32_MAX) {
   return CLI::Validator(
-      [least](std::string& text) {
+      [least, most](std::string& text) {
         int64_t value = 0;
         const bool whole = CLI::detail::lexical_cast(text, value);
-        return whole && value >= least ? std::string()
-                                       : str(text, " must be a whole number of at least ", least);
+        if (!whole || value < least) {
+          return str(text, " must be a whole number of at least ", least);
+        }
+        return value > most ? str(text, " must be at most ", most) : std::string();
       },
       "");
 }

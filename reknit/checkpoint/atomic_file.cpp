@@ -158,7 +158,10 @@ AtomicFolder::AtomicFolder(std::string path, IfPresent if_present)
     require<UsageError>(fs::is_directory(status), "cannot write the folder ", path_,
                         ": a file has that name");
     if (if_present_ == IfPresent::kRefuse) {
-      require<UsageError>(fs::is_empty(path_, error), "the folder ", path_, " is not empty");
+      if (!fs::is_empty(path_, error)) {
+        throw UsageError(str("the folder ", path_, " is not empty"),
+                         "name another folder, or pass --overwrite");
+      }
     }
   }
   int made = -1;

@@ -1,0 +1,188 @@
+"""Hard inputs: each of these once ended the command by a signal, a hang, a trace or a lie.
+
+Runs the built command: REKNIT_BIN, or build/cpu/bin/reknit.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import stat
+import subprocess
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BINARY = pathlib.Path(os.environ.get("REKNIT_BIN", ROOT / "build" / "cpu" / "bin" / "reknit"))
+LAUNCHERS = re.compile(r"^(RANK|LOCAL_|WORLD_SIZE|MASTER_|OMPI_|PMI_|SLURM_|TORCHELASTIC_)")
+CONFIG = {
+    "model_type": "opt",
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "word_embed_proj_dim": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "ffn_dim": 37,
+    "max_position_embeddings": 64,
+    "eos_token_id": 2,
+    "pad_token_id": 1,
+}
+
+pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"{BINARY} is not built")
+
+
+def reknit(*args, env=None, stdout=subprocess.PIPE):
+    clean = {key: value for key, value in os.environ.items() if not LAUNCHERS.match(key)}
+    return subprocess.run(
+        [str(BINARY), *map(str, args)],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        env={**clean, "OMP_NUM_THREADS": "1", **(env or {})},
+    )
+
+
+def refused(result, code, part):
+    assert result.returncode == code, result.stderr
+    assert part in result.stderr
+    assert "frame #" not in result.stderr
+    assert "json.exception" not in result.stderr
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    for name, extra in (("actor", ()), ("critic", ("--value-head",))):
+        made = reknit("init", "--model", folder / "config.json", "--out", folder / name, *extra)
+        assert made.returncode == 0, made.stderr
+    (folder / "prompts.jsonl").write_text('{"tokens": [5, 6, 7]}\n')
+    return folder
+
+
+def ppo(models, *args):
+    return reknit(
+        *("ppo", "--actor", models / "actor", "--critic", models / "critic"),
+        *("--prompts", models / "prompts.jsonl", "--learning-rate", "1e-3"),
+        *("--device", "cpu", *args),
+    )
+
+
+@pytest.mark.parametrize("key", ["prompt", "x"])
+def test_a_row_nested_without_end_is_refused(models, tmp_path, key):
+    rows = tmp_path / "deep.jsonl"
+    rows.write_text(f'{{"tokens":[5],"{key}":' + "[" * 200000 + "]" * 200000 + "}\n")
+    result = reknit("score", "--model", models / "actor", "--input", rows)
+    refused(result, 3, "line 1: is nested deeper than 256")
+
+
+def test_a_broken_row_is_told_without_the_parsers_own_words(models, tmp_path):
+    rows = tmp_path / "broken.jsonl"
+    rows.write_text('{"tokens": [5]\n')
+    result = reknit("score", "--model", models / "actor", "--input", rows)
+    refused(result, 3, "line 1: is no JSON: parse error")
+
+
+def test_out_is_written_to_a_pipe_and_does_not_replace_it(models, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    # Not opened for reading only: that would wait for ever should nobody write.
+    end = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        result = reknit(
+            "score", "--model", models / "actor", "--input", models / "prompts.jsonl", "--out", pipe
+        )
+        assert result.returncode == 0, result.stderr
+        assert stat.S_ISFIFO(pipe.stat().st_mode)
+        read = os.read(end, 1 << 16)
+    finally:
+        os.close(end)
+    assert json.loads(read)["tokens"] == [5, 6, 7]
+
+
+@pytest.mark.skipif(not pathlib.Path("/dev/full").is_char_device(), reason="no /dev/full")
+def test_a_result_that_cannot_be_written_is_an_error(models):
+    with open("/dev/full", "w") as full:
+        result = reknit(
+            *("score", "--model", models / "actor", "--input", models / "prompts.jsonl"),
+            stdout=full,
+        )
+    refused(result, 3, "cannot write the result to standard output")
+
+
+@pytest.mark.parametrize(
+    "flag, value",
+    [
+        ("--ranks", 1000000000),
+        ("--ranks", 10**22),
+        ("--batch", 2**63 - 1),
+        ("--global-batch", 2**63 - 1),
+        ("--generation-batches", 2**63 - 1),
+        ("--num-train-epochs", 2**63 - 1),
+        ("--max-answer-seq-len", 2**63 - 1),
+    ],
+)
+def test_a_number_beyond_reason_is_a_usage_error(models, flag, value):
+    refused(ppo(models, flag, value), 2, f"error: {flag}: {value} must be at most ")
+
+
+def test_a_product_beyond_reason_is_a_usage_error(models):
+    result = ppo(models, "--generation-batches", 2**31 - 1, "--batch", 2**31 - 1, "--steps", 1)
+    refused(result, 2, "--generation-batches 2147483647")
+
+
+def test_an_answer_beyond_reason_is_a_usage_error(models):
+    result = reknit(
+        *("generate", "--model", models / "actor", "--prompts", models / "prompts.jsonl"),
+        *("--max-new-tokens", 2**63 - 1),
+    )
+    refused(result, 2, "--max-new-tokens: 9223372036854775807 must be at most ")
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [("num_hidden_layers", 10**9), ("ffn_dim", 2**62), ("hidden_size", 10**12)],
+)
+def test_a_config_of_an_impossible_size_is_refused(tmp_path, key, value):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {key: value}))
+    result = reknit("init", "--model", tmp_path / "config.json", "--out", tmp_path / "out")
+    refused(result, 3, f"config.json: {key} must be at most ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_start_up_without_a_server_ends_at_the_timeout(models):
+    start = time.monotonic()
+    result = reknit(
+        *("score", "--model", models / "actor", "--input", models / "prompts.jsonl"),
+        *("--device", "cpu", "--timeout", 2),
+        env={
+            "RANK": "1",
+            "LOCAL_RANK": "1",
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "29987",
+        },
+    )
+    assert result.returncode == 4, result.stderr
+    assert "timed out after 2 s: ranks missing: 0 of 2" in result.stderr
+    assert time.monotonic() - start < 20
+
+
+@pytest.mark.parametrize("out", [".", "actor", "actor/"])
+def test_overwrite_never_removes_an_input(models, tmp_path, out):
+    shutil.copytree(models, tmp_path / "all")
+    result = ppo(tmp_path / "all", "--out", f"{tmp_path}/all/{out}", "--overwrite", "--steps", 1)
+    refused(result, 2, "--overwrite would remove the input ")
+    assert (tmp_path / "all/actor/model.safetensors").exists()
+    assert (tmp_path / "all/prompts.jsonl").exists()
+
+
+def test_overwrite_and_resume_auto_contradict(models, tmp_path):
+    (tmp_path / "step-000001").mkdir()
+    result = ppo(models, "--out", tmp_path, "--overwrite", "--resume", "auto")
+    refused(result, 2, "--overwrite would remove the checkpoints that --resume auto looks for")
+    assert (tmp_path / "step-000001").exists()
