@@ -247,6 +247,33 @@ void Model::edit(GroupId group, int param, int owner) {
   std::move(edit).commit();
 }
 
+void Model::swap_twice() {
+  const auto before = versions_;
+  for (auto& group : versions_) {
+    for (int& version : group) {
+      version += 1000;
+    }
+  }
+  std::vector<at::Tensor> values;
+  for (const OptimizerShard& shard : store_->shards()) {
+    values.push_back(at::empty_like(shard.master));
+    Node node{rank_, "masters to swap in", {}, {}, {}};
+    for (const ShardSlice& slice : shard.slices) {
+      const auto [g, p] = places_.at(slice.param);
+      const Cells cells =
+          cells_of(values.back().narrow(0, slice.extent.begin, slice.extent.size()));
+      node.assigns.push_back(
+          {cells, {}, weights_of(g, p, slice.param_offset * 4 / kCellBytes, cells.size())});
+    }
+    launch(this_rank().compute, std::move(node));
+  }
+  store_->swap_masters(values);
+  evaluate();
+  store_->swap_masters(values);
+  versions_ = before;
+  evaluate();
+}
+
 void Model::overlapping_leases() {
   const Full first = store_->full(0, Phase::kForward);
   {

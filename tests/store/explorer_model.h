@@ -37,6 +37,8 @@ class Model {
   void generate(int tokens);
   void evaluate();
   void edit(GroupId group, int param, int owner);
+  /// Other masters in, a look at them, and back again.
+  void swap_twice();
 
   /// Nothing may be left of a pass: slots returned, groups sharded.
   void expect_nothing_left();

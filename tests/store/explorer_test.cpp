@@ -77,8 +77,7 @@ std::vector<Scenario> training_cases() {
   return scenarios;
 }
 
-std::vector<Scenario> phase_cases() {
-  std::vector<Scenario> scenarios;
+void add_generation(std::vector<Scenario>& scenarios) {
   for (const int depth : {0, 1, 2}) {
     scenarios.push_back({{.name = str("layerwise generation between steps, depth ", depth),
                           .depth = depth,
@@ -101,6 +100,11 @@ std::vector<Scenario> phase_cases() {
            }
          }});
   }
+}
+
+std::vector<Scenario> phase_cases() {
+  std::vector<Scenario> scenarios;
+  add_generation(scenarios);
   scenarios.push_back({{.name = "pinned twice without a step"}, [](Model& model) {
                          for (int round = 0; round < 2; ++round) {
                            model.store().pin();
@@ -126,6 +130,14 @@ std::vector<Scenario> phase_cases() {
                          model.generate(1);
                          train(model, 1, 1);
                        }});
+  for (const int stage : {1, 3}) {
+    scenarios.push_back(
+        {{.name = str("swapped masters, ZeRO-", stage), .placement = {stage, 2}}, [](Model& model) {
+           train(model, 1, 1);
+           model.swap_twice();
+           train(model, 1, 1);
+         }});
+  }
   scenarios.push_back(
       {{.name = "overlapping leases", .depth = 0, .groups = kOneClass}, [](Model& model) {
          model.overlapping_leases();
