@@ -29,7 +29,7 @@ constexpr ChatFlag kStep3[] = {
     {"unsup-coef", kValue, "27.8", kSame, {}, "weighs an unsupervised loss, and there is none without its data"},
     {"actor-model-name-or-path", kValue, "", kAlias, "actor"},
     {"critic-model-name-or-path", kValue, "", kAlias, "critic"},
-    {"num-padding-at-beginning", kValue, "1", kSame, {}, "used with --compat deepspeed-chat"},
+    {"num-padding-at-beginning", kValue, "1", kSame, {}, "no effect: answers are not padded"},
     {"per-device-generation-batch-size", kValue, "16", kAlias, "generation-batch"},
     {"per-device-training-batch-size", kValue, "16", kAlias, "training-batch"},
     {"per-device-train-batch-size", kValue, "16", kAlias, "generation-batch", "its older name"},

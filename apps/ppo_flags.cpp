@@ -290,10 +290,6 @@ void keep_inputs(const PpoOptions& o) {
   if (!o.overwrite || o.out.empty()) {
     return;
   }
-  if (o.resume == "auto") {
-    throw UsageError("--overwrite would remove the checkpoints that --resume auto looks for",
-                     "keep one of them");
-  }
   const auto out = std::filesystem::weakly_canonical(o.out);
   std::vector<std::string> inputs = {o.actor_dir,  o.critic_dir,        o.reference_dir,
                                      o.reward_dir, o.tokenizer_dir,     o.config_file,

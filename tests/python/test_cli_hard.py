@@ -184,5 +184,5 @@ def test_overwrite_never_removes_an_input(models, tmp_path, out):
 def test_overwrite_and_resume_auto_contradict(models, tmp_path):
     (tmp_path / "step-000001").mkdir()
     result = ppo(models, "--out", tmp_path, "--overwrite", "--resume", "auto")
-    refused(result, 2, "--overwrite would remove the checkpoints that --resume auto looks for")
+    refused(result, 2, "--resume auto contradicts --overwrite, which empties the folder")
     assert (tmp_path / "step-000001").exists()
