@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cmath>
 
 namespace reknit {
 namespace {
@@ -62,6 +63,11 @@ std::string score_batch(Model& model, std::span<const Tokens> inputs) {
         model.decoder.logprobs(model.store, batch, device_targets, Phase::kForward, false).logp);
   }
   model.store.finish_pass();
+  if (std::any_of(numbers.begin(), numbers.end(), [](float x) { return std::isnan(x); })) {
+    throw NumbersError(
+        str(spec.value_head ? "a value" : "a log-probability", " of the given text is NaN"),
+        "the weights hold NaN or inf, or overflow in this precision: try fp32");
+  }
   std::string lines;
   auto next = numbers.begin();
   for (const Tokens& input : inputs) {

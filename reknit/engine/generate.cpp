@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace reknit {
 namespace {
@@ -141,6 +142,11 @@ class Batch {
   // Adds a token to an answer; false if that ends it.
   bool keep(int64_t row, int64_t token, float logp) {
     Generation& answer = answers_[row];
+    if (std::isnan(logp)) {
+      throw NumbersError(str("token ", answer.tokens.size(), " of the answer to prompt ",
+                             requests_[row].sequence, " has the log-probability NaN"),
+                         "the weights hold NaN or inf, or overflow in this precision: try fp32");
+    }
     answer.tokens.push_back(token);
     answer.logprobs.push_back(logp);
     if (sink_) {

@@ -16,13 +16,15 @@ void KvCache::reserve(int64_t slots, int64_t tokens) {
   if (slots <= num_slots_ && tokens <= num_tokens_) {
     return;
   }
-  num_slots_ = std::max(num_slots_, slots);
-  num_tokens_ = std::max(num_tokens_, tokens);
+  const int64_t most_slots = std::max(num_slots_, slots);
+  const int64_t most_tokens = std::max(num_tokens_, tokens);
+  release();  // the old memory goes before the new comes
   for (ops::KvLayer& layer : layers_) {
-    layer = {};  // the old memory goes before the new comes
-    layer.k = at::empty({num_slots_, num_tokens_, kv_heads_, head_dim_}, options_);
+    layer.k = at::empty({most_slots, most_tokens, kv_heads_, head_dim_}, options_);
     layer.v = at::empty_like(layer.k);
   }
+  num_slots_ = most_slots;
+  num_tokens_ = most_tokens;
 }
 
 void KvCache::release() {

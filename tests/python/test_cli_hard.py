@@ -186,3 +186,23 @@ def test_overwrite_and_resume_auto_contradict(models, tmp_path):
     result = ppo(models, "--out", tmp_path, "--overwrite", "--resume", "auto")
     refused(result, 2, "--resume auto contradicts --overwrite, which empties the folder")
     assert (tmp_path / "step-000001").exists()
+
+
+def test_weights_that_are_nan_end_with_exit_5(models, tmp_path):
+    load, save = (
+        pytest.importorskip("safetensors.torch").__dict__[n] for n in ("load_file", "save_file")
+    )
+    shutil.copytree(models / "actor", tmp_path / "actor")
+    file = tmp_path / "actor" / "model.safetensors"
+    tensors = load(file)
+    tensors["model.decoder.layers.0.fc2.weight"].fill_(float("nan"))
+    save(tensors, file, metadata={"format": "pt"})
+    (tmp_path / "rows.jsonl").write_text('{"tokens": [5, 6, 7]}\n')
+    out = tmp_path / "out.jsonl"
+    common = ("--model", tmp_path / "actor", "--out", out)
+    refused(reknit("score", *common, "--input", tmp_path / "rows.jsonl"), 5, "is NaN")
+    result = reknit(
+        "generate", *common, "--prompts", tmp_path / "rows.jsonl", "--max-new-tokens", 3
+    )
+    refused(result, 5, "log-probability NaN")
+    assert not out.exists()
