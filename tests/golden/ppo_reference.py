@@ -149,9 +149,7 @@ def over_the_batch(answers, terms, chat):
     means = []
     for rank in ranks:
         mine = [i for i, a in enumerate(answers) if a.rank == rank]
-        means.append(
-            sum(terms[i] for i in mine) / sum(int(answers[i].mask.sum()) for i in mine)
-        )
+        means.append(sum(terms[i] for i in mine) / sum(int(answers[i].mask.sum()) for i in mine))
     return sum(means) / len(means)
 
 
