@@ -1,7 +1,7 @@
 #include "apps/run_folder.h"
 
+#include "reknit/base/atomic_file.h"
 #include "reknit/base/log.h"
-#include "reknit/checkpoint/atomic_file.h"
 
 #include <filesystem>
 #include <fstream>

@@ -1,6 +1,6 @@
 #include "apps/session.h"
 
-#include "reknit/checkpoint/atomic_file.h"
+#include "reknit/base/atomic_file.h"
 #include "reknit/models/name_map.h"
 
 #include <ATen/ATen.h>

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "reknit/checkpoint/atomic_file.h"
+#include "reknit/base/atomic_file.h"
 #include "reknit/checkpoint/tensor_info.h"
 
 namespace reknit {

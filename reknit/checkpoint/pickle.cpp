@@ -5,7 +5,7 @@
 #include <array>
 
 #include "reknit/base/error.h"
-#include "reknit/checkpoint/mapped_file.h"
+#include "reknit/base/mapped_file.h"
 #include "reknit/checkpoint/unpickler.h"
 #include "reknit/checkpoint/zip_archive.h"
 

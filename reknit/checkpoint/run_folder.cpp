@@ -1,11 +1,11 @@
 #include "reknit/checkpoint/run_folder.h"
 
+#include "reknit/base/atomic_file.h"
 #include "reknit/base/error.h"
 #include "reknit/base/log.h"
-#include "reknit/checkpoint/atomic_file.h"
+#include "reknit/base/mapped_file.h"
 #include "reknit/checkpoint/checksum.h"
 #include "reknit/checkpoint/json_text.h"
-#include "reknit/checkpoint/mapped_file.h"
 
 #include <algorithm>
 #include <cctype>

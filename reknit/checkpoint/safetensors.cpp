@@ -9,8 +9,8 @@
 #include <numeric>
 
 #include "reknit/base/error.h"
+#include "reknit/base/mapped_file.h"
 #include "reknit/checkpoint/json_text.h"
-#include "reknit/checkpoint/mapped_file.h"
 
 namespace reknit {
 namespace {

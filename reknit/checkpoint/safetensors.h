@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "reknit/checkpoint/atomic_file.h"
+#include "reknit/base/atomic_file.h"
 #include "reknit/checkpoint/tensor_info.h"
 
 namespace reknit {

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "reknit/base/error.h"
-#include "reknit/checkpoint/mapped_file.h"
+#include "reknit/base/mapped_file.h"
 
 namespace reknit {
 namespace {

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "reknit/base/error.h"
-#include "reknit/checkpoint/mapped_file.h"
+#include "reknit/base/mapped_file.h"
 
 namespace reknit {
 namespace {

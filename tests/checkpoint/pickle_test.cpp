@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "reknit/base/error.h"
-#include "reknit/checkpoint/mapped_file.h"
+#include "reknit/base/mapped_file.h"
 #include "reknit/checkpoint/safetensors.h"
 #include "reknit/checkpoint/unpickler.h"
 #include "tests/checkpoint/checkpoint_support.h"

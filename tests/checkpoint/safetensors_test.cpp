@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "reknit/base/error.h"
-#include "reknit/checkpoint/mapped_file.h"
+#include "reknit/base/mapped_file.h"
 #include "tests/checkpoint/checkpoint_support.h"
 
 namespace reknit {

@@ -2,7 +2,7 @@
 #include <ATen/ATen.h>
 
 #include "reknit/base/error.h"
-#include "reknit/checkpoint/mapped_file.h"
+#include "reknit/base/mapped_file.h"
 #include "reknit/checkpoint/pickle.h"
 #include "reknit/checkpoint/unpickler.h"
 #include "reknit/checkpoint/zip_archive.h"

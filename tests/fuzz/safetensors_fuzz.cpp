@@ -2,7 +2,7 @@
 #include <ATen/ATen.h>
 
 #include "reknit/base/error.h"
-#include "reknit/checkpoint/mapped_file.h"
+#include "reknit/base/mapped_file.h"
 #include "reknit/checkpoint/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -1,5 +1,5 @@
 // A file's bytes in memory, mapped and not read until they are touched.
-#include "reknit/checkpoint/mapped_file.h"
+#include "reknit/base/mapped_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

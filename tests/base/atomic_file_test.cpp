@@ -1,5 +1,5 @@
 // Files and folders appear whole or not at all, and failures leave nothing behind.
-#include "reknit/checkpoint/atomic_file.h"
+#include "reknit/base/atomic_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Files and folders that appear under their name whole or not at all.
-#include "reknit/checkpoint/atomic_file.h"
+#include "reknit/base/atomic_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -13,7 +13,7 @@
 #include <filesystem>
 
 #include "reknit/base/error.h"
-#include "reknit/checkpoint/mapped_file.h"
+#include "reknit/base/mapped_file.h"
 
 namespace reknit {
 namespace {
