@@ -3,6 +3,7 @@
 // Prints a table: kernel, shape, time, achieved rate, share of the limit. Limits are
 // measured here: a device copy for memory, a large product for arithmetic.
 #include "reknit/base/param_view.h"
+#include "reknit/base/rank.h"
 #include "reknit/base/stream.h"
 #include "reknit/kernels/attention.h"
 #include "reknit/kernels/lm_head.h"
@@ -244,6 +245,7 @@ int main() {
     std::printf("this bench needs a CUDA device and a build with REKNIT_CUDA=ON\n");
     return 2;
   }
+  const reknit::RankScope rank(0, 1, c10::Device(c10::kCUDA, 0));
   reknit::run();
   return 0;
 }

@@ -2,6 +2,7 @@
 
 #include "reknit/base/error.h"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
@@ -14,6 +15,19 @@ namespace reknit {
 namespace {
 
 thread_local RankContext current_rank;
+
+/// What torch keeps for the whole process (docs/decisions.md, "Arithmetic on GPUs").
+void choose_gpu_arithmetic() {
+  static const bool chosen = [] {
+    at::Context& context = at::globalContext();
+    context.setDeterministicAlgorithms(true, /*warn_only=*/true);
+    context.setDeterministicFillUninitializedMemory(false);
+    context.setAllowFP16ReductionCuBLAS(false);
+    context.setAllowBF16ReductionCuBLAS(false);
+    return true;
+  }();
+  static_cast<void>(chosen);
+}
 
 }  // namespace
 
@@ -33,6 +47,7 @@ RankScope::RankScope(int rank, int world, c10::Device device)
     : saved_(std::make_unique<Saved>(current_rank, c10::GradMode::is_enabled())) {
   if (!device.is_cpu()) {
     saved_->device.reset_device(device);
+    choose_gpu_arithmetic();
   }
   c10::GradMode::set_enabled(false);
   at::set_num_threads(1);

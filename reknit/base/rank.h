@@ -25,8 +25,8 @@ struct RankContext {
 /// The context of the calling thread (rank 0 of 1 on CPU outside of a rank).
 const RankContext& this_rank();
 
-/// Makes the calling thread a rank for the scope: device, streams, no-grad mode,
-/// one CPU thread for tensor operations, the rank tag of the log.
+/// Makes the calling thread a rank for the scope: device, streams, no-grad mode, one CPU thread
+/// for tensor operations, the log's rank tag; on a GPU also the process's choices of arithmetic.
 class RankScope {
  public:
   RankScope(int rank, int world, c10::Device device);

@@ -4,8 +4,10 @@
 
 #include "reknit/comm/gloo_transport.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <algorithm>
@@ -62,11 +64,23 @@ at::Tensor bytes_of(const at::Tensor& tensor) {
   return tensor.view({-1}).view(at::kByte);
 }
 
+/// Calls `start` and waits for the work that it returns. One start at a time in the process:
+/// libtorch's flight recorder, which all groups share, takes in a new group without a lock.
+template <class Start>
+void run(const Start& start) {
+  static std::mutex one_at_a_time;
+  auto work = [&] {
+    std::lock_guard lock(one_at_a_time);
+    return start();
+  }();
+  work->wait();
+}
+
 }  // namespace
 
 struct GlooTransport::State {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
-  std::vector<Socket> sockets;
+  std::vector<int> sockets;  ///< descriptors of our own: libtorch closes its own at any time
 };
 
 GlooTransport::GlooTransport(const JobStore& job, const std::string& path, int rank, int size,
@@ -82,18 +96,29 @@ GlooTransport::GlooTransport(const JobStore& job, const std::string& path, int r
   const std::set<Socket> before = connected_sockets();
   state_->gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
   const std::set<Socket> after = connected_sockets();
-  std::set_difference(after.begin(), after.end(), before.begin(), before.end(),
-                      std::back_inserter(state_->sockets));
+  for (const Socket& socket : after) {
+    if (!before.contains(socket)) {
+      const int own = fcntl(socket.descriptor, F_DUPFD_CLOEXEC, 0);
+      if (own >= 0) {
+        state_->sockets.push_back(own);
+      }
+    }
+  }
 }
 
-GlooTransport::~GlooTransport() = default;
+GlooTransport::~GlooTransport() {
+  state_->gloo.reset();
+  for (const int socket : state_->sockets) {
+    ::close(socket);
+  }
+}
 
 void GlooTransport::all_gather(const at::Tensor& full, const at::Tensor& shard) {
   at::Tensor out = bytes_of(full);
   at::Tensor in = bytes_of(shard);
   c10d::AllgatherOptions options;
   options.timeout = kNoDeadline;
-  state_->gloo->_allgather_base(out, in, options)->wait();
+  run([&] { return state_->gloo->_allgather_base(out, in, options); });
 }
 
 void GlooTransport::all_to_all(const at::Tensor& out, const at::Tensor& in) {
@@ -102,7 +127,7 @@ void GlooTransport::all_to_all(const at::Tensor& out, const at::Tensor& in) {
   std::vector<int64_t> equal;
   c10d::AllToAllOptions options;
   options.timeout = kNoDeadline;
-  state_->gloo->alltoall_base(out_bytes, in_bytes, equal, equal, options)->wait();
+  run([&] { return state_->gloo->alltoall_base(out_bytes, in_bytes, equal, equal, options); });
 }
 
 void GlooTransport::broadcast(const at::Tensor& tensor, int root) {
@@ -110,15 +135,12 @@ void GlooTransport::broadcast(const at::Tensor& tensor, int root) {
   c10d::BroadcastOptions options;
   options.rootRank = root;
   options.timeout = kNoDeadline;
-  state_->gloo->broadcast(tensors, options)->wait();
+  run([&] { return state_->gloo->broadcast(tensors, options); });
 }
 
 void GlooTransport::close() noexcept {
-  for (const Socket& socket : state_->sockets) {
-    struct stat status {};
-    if (fstat(socket.descriptor, &status) == 0 && status.st_ino == socket.inode) {
-      shutdown(socket.descriptor, SHUT_RDWR);
-    }
+  for (const int socket : state_->sockets) {
+    shutdown(socket, SHUT_RDWR);
   }
 }
 

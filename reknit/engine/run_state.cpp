@@ -51,7 +51,7 @@ std::string broadcast_text(Communicator& world, const std::string& text) {
       broadcast_bytes(world, at::full({1}, static_cast<int64_t>(text.size()), at::kLong));
   at::Tensor bytes = at::zeros({length.item<int64_t>()}, at::kByte);
   if (world.rank() == 0) {
-    std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
+    std::copy(text.begin(), text.end(), bytes.mutable_data_ptr<uint8_t>());
   }
   bytes = broadcast_bytes(world, bytes);
   return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<size_t>(bytes.numel())};

@@ -48,7 +48,7 @@ struct AttentionOut {
 /// each sequence. `slopes` [A] fp32 (ALiBi) or undefined.
 AttentionOut attention(const at::Tensor& qkv, const HeadLayout& heads, const Packing& packing,
                        double scale, const at::Tensor& slopes);
-/// -> d_qkv, laid out as qkv. Deterministic.
+/// -> d_qkv, laid out as qkv. Deterministic, on a GPU in a process with a RankScope there.
 at::Tensor attention_backward(const at::Tensor& d_out, const at::Tensor& qkv,
                               const AttentionOut& saved, const HeadLayout& heads,
                               const Packing& packing, double scale, const at::Tensor& slopes);

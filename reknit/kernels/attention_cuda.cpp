@@ -8,18 +8,6 @@
 namespace reknit::ops::cuda {
 namespace {
 
-/// Flash attention sums the gradient of the queries in a fixed order only where the
-/// process asks for deterministic algorithms; asking once is enough. New memory need
-/// not be filled for that.
-void require_fixed_order() {
-  static const bool asked = [] {
-    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
-    at::globalContext().setDeterministicFillUninitializedMemory(false);
-    return true;
-  }();
-  static_cast<void>(asked);
-}
-
 kernels::Cache cache_args(const KvLayer& cache) {
   REKNIT_INVARIANT(cache.k.is_contiguous() && cache.v.is_contiguous(),
                    "the key-value cache must be contiguous");
@@ -46,7 +34,6 @@ AttentionOut fused_attention(const Heads& in, const Packing& packing, double sca
 
 void fused_attention_backward(const at::Tensor& d_out, const Heads& in, const AttentionOut& saved,
                               const Packing& packing, double scale, const Heads& grads) {
-  require_fixed_order();
   const auto words = d_out.options().dtype(at::kUInt64);  // of the dropout, which is off
   const auto [dq, dk, dv] = at::_flash_attention_backward(
       d_out.view(in.q.sizes()), in.q, in.k, in.v, saved.out.view(in.q.sizes()), saved.lse,

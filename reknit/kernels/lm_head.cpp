@@ -4,6 +4,7 @@
 #include "reknit/kernels/sample_cpu.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace reknit::ops {
 namespace {
@@ -56,6 +57,7 @@ void logprobs_cpu(const at::Tensor& z, const at::Tensor& targets, const TokenLog
   out.lse.copy_(log_total + top.squeeze(1));
   out.logp.copy_((chosen - log_total).masked_fill_(targets < 0, 0));
   if (with_entropy) {
+    z.clamp_min_(std::numeric_limits<float>::lowest());  // a weight of 0 adds 0, not 0 * -inf
     out.entropy.copy_(log_total - z.mul_(weights).sum(1) / total);
   }
 }

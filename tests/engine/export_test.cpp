@@ -37,7 +37,7 @@ struct LoadedModel {
 
   LoadedModel(const std::string& path, const ExportCase& c, std::shared_ptr<Communicator> world,
               bool training, bool load)
-      : folder(path), pool([](int64_t bytes) { return at::empty({bytes}, at::kByte); }) {
+      : folder(path), pool(rank_memory) {
     ModelSpec spec = ModelSpec::from_hf(folder.config());
     spec.value_head = c.critic;
     const int size = world->size();

@@ -110,10 +110,11 @@ TEST(Generate, LogprobsOfAnswersEqualAScoringPass) {
       tokens.insert(tokens.end(), answers[i].tokens.begin(), answers[i].tokens.end());
       std::vector<int64_t> targets(tokens.begin() + 1, tokens.end());
       targets.push_back(-1);
-      const TokenBatch batch{at::tensor(tokens, at::kLong),
-                             ops::Packing::of({static_cast<int64_t>(tokens.size())}, at::kCPU)};
+      const auto batch = TokenBatch::of(tokens, {static_cast<int64_t>(tokens.size())},
+                                        rank.model->decoder.spec(), test_device());
       const auto scored = rank.model->decoder.logprobs(
-          rank.model->store, batch, at::tensor(targets, at::kLong), Phase::kForward, false);
+          rank.model->store, batch, at::tensor(targets, at::kLong).to(test_device()),
+          Phase::kForward, false);
       rank.model->store.finish_pass();
       for (size_t t = 0; t < answers[i].tokens.size(); ++t) {
         const auto place = static_cast<int64_t>(requests[i].prompt.size() - 1 + t);

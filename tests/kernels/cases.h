@@ -2,6 +2,7 @@
 #pragma once
 
 #include "reknit/base/param_view.h"
+#include "reknit/base/rank.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -60,12 +61,18 @@ class OnCases : public testing::TestWithParam<Case> {
     return at::randint(limit, shape, at::kLong).to(int64());
   }
   double bound() const { return GetParam().dtype == at::kFloat ? 1e-5 : 1e-2; }
+
+ private:
+  const RankScope rank_{0, 1, GetParam().device};
 };
 
 /// Runs once for each device.
 class OnDevices : public testing::TestWithParam<c10::Device> {
  protected:
   void SetUp() override { at::manual_seed(7); }
+
+ private:
+  const RankScope rank_{0, 1, GetParam()};
 };
 
 struct AlwaysReadable : ReadGuard {

@@ -3,6 +3,9 @@
 
 #include "tests/kernels/cases.h"
 
+#include <cmath>
+#include <limits>
+
 namespace reknit::ops {
 namespace {
 
@@ -73,6 +76,20 @@ TEST_P(LmHead, ManyChunksGiveWhatOneRowAloneGives) {
     expect_close(all.logp.narrow(0, row, 1), one.logp, bound());
     expect_close(all.entropy.narrow(0, row, 1), one.entropy, bound());
   }
+}
+
+TEST_P(LmHead, LogitsOfMinusInfinityAddNothingToTheEntropyAndNaNIsSeen) {
+  const double inf = std::numeric_limits<double>::infinity();
+  const auto entropy_of = [&](std::vector<double> logits) {
+    const at::Tensor hidden = at::ones({1, 1}, options());
+    const at::Tensor table = at::tensor(logits, at::kDouble).unsqueeze(1).to(options());
+    return token_logprobs(hidden, view(table), at::zeros({1}, int64()), 0, true)
+        .entropy.item<double>();
+  };
+  EXPECT_NEAR(entropy_of({0.5, -inf, 0.5, -inf}), std::log(2.0), bound());
+  EXPECT_NEAR(entropy_of({3.0, -inf}), 0.0, bound());
+  EXPECT_TRUE(std::isnan(entropy_of({0.5, std::nan(""), 1.0, -inf})));
+  EXPECT_TRUE(std::isnan(entropy_of({-inf, -inf})));
 }
 
 TEST_P(LmHead, NoTokensGiveNothing) {

@@ -91,7 +91,7 @@ TEST_P(DecoderGolden, GreedyGenerationIsThatOfTransformersTokenForToken) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, DecoderGolden,
                          testing::Combine(testing::ValuesIn(kGoldenCases),
-                                          testing::ValuesIn(test_devices())),
+                                          testing::ValuesIn(testing_support::test_devices())),
                          test_name);
 
 }  // namespace

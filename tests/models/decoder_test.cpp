@@ -261,7 +261,7 @@ TEST_P(DecoderOn, SixteenBitResultsAreCloseToThirtyTwo) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, DecoderOn, testing::ValuesIn(test_devices()),
+INSTANTIATE_TEST_SUITE_P(Devices, DecoderOn, testing::ValuesIn(testing_support::test_devices()),
                          [](const auto& info) {
                            return c10::DeviceTypeName(info.param.type(), /*lower_case=*/true);
                          });

@@ -3,6 +3,7 @@
 
 #include "reknit/models/decoder.h"
 #include "reknit/models/name_map.h"
+#include "tests/support/device.h"
 #include "tests/support/golden.h"
 #include "tests/support/plain_source.h"
 
@@ -101,10 +102,9 @@ struct GoldenCase {
   std::vector<int64_t> lengths;
 };
 
-/// What fp32 results may differ by from those of another implementation: on GPUs sums
-/// are taken in more and smaller pieces.
+/// What fp32 results may differ by from those of another implementation.
 inline double fp32_tolerance(c10::Device device) {
-  return device.is_cpu() ? 1e-5 : 1e-4;
+  return testing_support::fp32_bound(1e-5, device);
 }
 
 /// Largest |a - b|, as a double on the host.

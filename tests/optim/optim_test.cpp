@@ -142,7 +142,7 @@ TEST(AdamW, WeightsEqualTorchsForDecoupledDecayAndForL2) {
   for (const auto& wanted : golden()["optimizers"]) {
     for (const int world : {1, 2}) {
       testing_support::on_ranks(world, [&](std::shared_ptr<Communicator> comm) {
-        SlotPool pool([](int64_t bytes) { return at::empty({bytes}, at::kByte); });
+        SlotPool pool(testing_support::rank_memory);
         Store store({.name = "toy", .placement = {3, world}, .allocator = {}},
                     StoreComms::over(comm, world), pool);
         store.add({"g", {{.name = "w", .shape = {5}}}});

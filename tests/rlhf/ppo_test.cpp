@@ -50,25 +50,27 @@ bool is_qkv_bias(const at::Tensor& weight, int64_t hidden) {
 
 void expect_same_run(const PpoRun& run, const PpoRun& expected, int64_t hidden,
                      const std::string& what) {
+  const double bound = fp32_bound(1e-4);
   EXPECT_EQ(run.tokens, expected.tokens) << what;
   for (size_t i = 0; i < expected.records.size(); ++i) {
     const PpoRecord& a = run.records[i];
     const PpoRecord& b = expected.records[i];
-    EXPECT_NEAR(a.reward, b.reward, 1e-5) << what;
-    EXPECT_NEAR(a.kl, b.kl, 1e-5) << what;
-    EXPECT_NEAR(a.actor_loss, b.actor_loss, 1e-5) << what;
-    EXPECT_NEAR(a.critic_loss, b.critic_loss, 1e-5) << what;
-    EXPECT_NEAR(a.actor.grad_norm, b.actor.grad_norm, 1e-4) << what;
+    EXPECT_NEAR(a.reward, b.reward, fp32_bound(1e-5)) << what;
+    EXPECT_NEAR(a.kl, b.kl, fp32_bound(1e-5)) << what;
+    EXPECT_NEAR(a.actor_loss, b.actor_loss, fp32_bound(1e-5)) << what;
+    EXPECT_NEAR(a.critic_loss, b.critic_loss, fp32_bound(1e-5)) << what;
+    EXPECT_NEAR(a.actor.grad_norm, b.actor.grad_norm, fp32_bound(1e-4)) << what;
     EXPECT_EQ(a.tokens, b.tokens);
   }
   for (size_t i = 0; i < expected.actor.size(); ++i) {
     if (!is_qkv_bias(expected.actor[i], hidden)) {
-      EXPECT_TRUE(at::allclose(run.actor[i], expected.actor[i], 1e-4, 1e-4)) << what << " " << i;
+      EXPECT_TRUE(at::allclose(run.actor[i], expected.actor[i], bound, bound)) << what << " " << i;
     }
   }
   for (size_t i = 0; i < expected.critic.size(); ++i) {
     if (!is_qkv_bias(expected.critic[i], hidden)) {
-      EXPECT_TRUE(at::allclose(run.critic[i], expected.critic[i], 1e-4, 1e-4)) << what << " " << i;
+      EXPECT_TRUE(at::allclose(run.critic[i], expected.critic[i], bound, bound))
+          << what << " " << i;
     }
   }
 }

@@ -153,8 +153,8 @@ class Walk {
 
   void expect_group(const Full& weights, GroupId g) {
     for (size_t p = 0; p < kModel.groups[g].size(); ++p) {
-      EXPECT_TRUE(
-          at::allclose(weights[p].read().to(at::kDouble), reference_.weight(g, p), 1e-4, 1e-5))
+      EXPECT_TRUE(at::allclose(weights[p].read().cpu().to(at::kDouble), reference_.weight(g, p),
+                               1e-4, fp32_bound(1e-5)))
           << "group " << g << " param " << p << " in update " << step_;
     }
   }
@@ -210,7 +210,7 @@ class Walk {
 
 void walk(Placement placement, int depth, bool tied, uint64_t seed) {
   on_ranks(4, [&](std::shared_ptr<Communicator> comm) {
-    SlotPool pool([](int64_t bytes) { return at::empty({bytes}, at::kByte); }, true);
+    SlotPool pool(rank_memory, true);
     Store store({.name = "toy",
                  .placement = placement,
                  .persistence_threshold = static_cast<int64_t>(seed % 2) * 10,

@@ -75,12 +75,4 @@ std::map<std::string, at::Tensor> read_tensors(const fs::path& path) {
   return tensors;
 }
 
-std::vector<c10::Device> test_devices() {
-  std::vector<c10::Device> devices{c10::kCPU};
-  if (at::hasCUDA()) {
-    devices.emplace_back(c10::kCUDA, 0);
-  }
-  return devices;
-}
-
 }  // namespace reknit

@@ -18,7 +18,4 @@ std::filesystem::path golden_folder(const std::string& name);
 /// All tensors of a safetensors file, on CPU.
 std::map<std::string, at::Tensor> read_tensors(const std::filesystem::path& file);
 
-/// The devices that a test can run on: "cpu", and "cuda:0" if there is one.
-std::vector<c10::Device> test_devices();
-
 }  // namespace reknit

@@ -15,7 +15,7 @@ struct PpoWorld {
   /// `actor_world`: what the actor's store talks through, if not `world`.
   PpoWorld(const std::filesystem::path& path, std::shared_ptr<Communicator> world,
            const RankModelSettings& settings, std::shared_ptr<Communicator> actor_world = nullptr)
-      : folder(path.string()), pool([](int64_t bytes) { return at::empty({bytes}, at::kByte); }) {
+      : folder(path.string()), pool(rank_memory) {
     actor = make("actor", actor_world ? actor_world : world, settings, true, false);
     critic = make("critic", world, settings, true, true);
     reference = make("reference", world, settings, false, false);

@@ -20,6 +20,7 @@ struct RankModelSettings {
   at::ScalarType dtype = at::kFloat;
   int64_t persistence_threshold = 0;
   bool training = true;
+  bool poison_released = kPoisonReleased;
 };
 
 /// The model of an HF folder on this rank; its pool lives beside it.
@@ -30,7 +31,7 @@ struct RankModel {
 
   RankModel(const std::filesystem::path& path, std::shared_ptr<Communicator> world,
             const RankModelSettings& settings)
-      : folder(path.string()), pool([](int64_t bytes) { return at::empty({bytes}, at::kByte); }) {
+      : folder(path.string()), pool(rank_memory, settings.poison_released) {
     const int shard_size = settings.shard_size == 0 ? world->size() : settings.shard_size;
     model = make_model(ModelSpec::from_hf(folder.config()),
                        {.name = "actor",
@@ -59,12 +60,12 @@ inline std::vector<std::vector<int64_t>> golden_prompts(
   return prompts;
 }
 
-/// Every parameter of the model, in order, whole.
+/// Every parameter of the model, in order, whole, on the CPU.
 inline std::vector<at::Tensor> all_weights(Store& store) {
   std::vector<at::Tensor> all;
   for (GroupId g = 0; g < store.num_groups(); ++g) {
     for (size_t p = 0; p < store.spec(g).params.size(); ++p) {
-      all.push_back(store.read_full(g, static_cast<int>(p)));
+      all.push_back(store.read_full(g, static_cast<int>(p)).cpu());
     }
   }
   return all;

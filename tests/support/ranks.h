@@ -4,6 +4,7 @@
 #include "reknit/base/rank.h"
 #include "reknit/comm/fault.h"
 #include "reknit/comm/threads.h"
+#include "tests/support/device.h"
 
 #include <functional>
 #include <memory>
@@ -13,18 +14,17 @@ namespace reknit::testing_support {
 
 using RankBody = std::function<void(std::shared_ptr<Communicator> world)>;
 
-/// `body` on `world` CPU ranks; the first error is rethrown here. `faults` (may be empty)
-/// disturbs every operation of every group.
+/// `body` on `world` ranks, all on the test's device; the first error is rethrown here. `faults`
+/// (may be empty) disturbs every operation of every group.
 inline void on_ranks(int world, const RankBody& body,
-                     std::chrono::milliseconds timeout = std::chrono::seconds(20),
-                     const FaultPlan& faults = {}) {
+                     std::chrono::milliseconds timeout = patience(), const FaultPlan& faults = {}) {
   auto made = make_thread_group(world, {.name = "world", .timeout = timeout});
   std::vector<std::shared_ptr<Communicator>> comms;
   for (auto& comm : made) {
     comms.push_back(faults ? make_fault(std::move(comm), faults) : std::move(comm));
   }
   run_ranks(
-      std::vector<c10::Device>(world, c10::kCPU), [&](int rank) { body(comms[rank]); },
+      std::vector<c10::Device>(world, test_device()), [&](int rank) { body(comms[rank]); },
       [&](const std::string& reason) {
         for (const auto& comm : comms) {
           comm->abort(reason);

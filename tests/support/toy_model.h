@@ -42,7 +42,8 @@ struct ToyModel {
 
   /// The gradient of micro-batch `micro` of step `step` on `rank`.
   static at::Tensor gradient(const at::Tensor& weight, int rank, int step, int micro) {
-    const auto numbers = at::arange(weight.numel(), at::kFloat).view(weight.sizes());
+    const auto numbers =
+        at::arange(weight.numel(), weight.options().dtype(at::kFloat)).view(weight.sizes());
     return weight.to(at::kFloat) * 0.25 + at::cos(numbers * 0.7 + rank + 3 * step + 5 * micro);
   }
 };
@@ -93,11 +94,12 @@ inline void toy_pass(Store& store, const ToyModel& model, int step, int micro, d
   }
 }
 
+/// Every parameter, whole, on the CPU.
 inline std::vector<at::Tensor> toy_weights(Store& store, const ToyModel& model) {
   std::vector<at::Tensor> all;
   for (size_t g = 0; g < model.groups.size(); ++g) {
     for (size_t p = 0; p < model.groups[g].size(); ++p) {
-      all.push_back(store.read_full(static_cast<GroupId>(g), static_cast<int>(p)));
+      all.push_back(store.read_full(static_cast<GroupId>(g), static_cast<int>(p)).cpu());
     }
   }
   return all;
@@ -110,8 +112,7 @@ inline std::vector<std::vector<at::Tensor>> run_toy(const ToyModel& model, int w
   on_ranks(
       world,
       [&](std::shared_ptr<Communicator> comm) {
-        SlotPool pool([](int64_t bytes) { return at::empty({bytes}, at::kByte); },
-                      run.poison_released);
+        SlotPool pool(rank_memory, run.poison_released);
         Store store({.name = "toy",
                      .dtype = run.dtype,
                      .placement = run.placement,
@@ -136,7 +137,7 @@ inline std::vector<std::vector<at::Tensor>> run_toy(const ToyModel& model, int w
         result[this_rank().rank] = toy_weights(store, model);
         EXPECT_EQ(pool.slots_in_use(), 0);
       },
-      std::chrono::seconds(20), run.faults);
+      patience(), run.faults);
   return result;
 }
 

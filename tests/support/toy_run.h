@@ -49,7 +49,7 @@ class ToyRank {
                                              .clip = 1.0,
                                              .scaler = {.initial = 64, .window = 2}})
       : model_(model),
-        pool_([](int64_t bytes) { return at::empty({bytes}, at::kByte); }),
+        pool_(rank_memory),
         store_({.name = "toy",
                 .dtype = place.dtype,
                 .placement = {place.zero_stage,
@@ -113,7 +113,8 @@ class ToyRank {
  private:
   // Multiples of 1/8, so that sums over pieces and ranks are exact in every dtype.
   at::Tensor gradient(const at::Tensor& like, int piece) const {
-    const at::Tensor numbers = at::arange(like.numel(), at::kLong) * 7 + piece * 3 + state_step_;
+    const auto numbers =
+        at::arange(like.numel(), like.options().dtype(at::kLong)) * 7 + piece * 3 + state_step_;
     return (at::remainder(numbers, 8) - 3).to(at::kFloat).div(8).view(like.sizes());
   }
 
