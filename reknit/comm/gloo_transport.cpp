@@ -5,6 +5,7 @@
 #include "reknit/comm/gloo_transport.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -64,6 +65,29 @@ at::Tensor bytes_of(const at::Tensor& tensor) {
   return tensor.view({-1}).view(at::kByte);
 }
 
+/// In the scope, and in threads made in it, a write to a broken connection is an error of the
+/// write: SIGPIPE, which would end the process, is blocked.
+class WithoutSigpipe {
+ public:
+  WithoutSigpipe() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~WithoutSigpipe() {
+    if (sigismember(&before_, SIGPIPE) == 0) {
+      const timespec at_once{};
+      sigtimedwait(&pipe_, nullptr, &at_once);  // takes one that came meanwhile
+      pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    }
+  }
+  WithoutSigpipe(const WithoutSigpipe&) = delete;
+
+ private:
+  sigset_t pipe_{};
+  sigset_t before_{};
+};
+
 /// Calls `start` and waits for the work that it returns. One start at a time in the process:
 /// libtorch's flight recorder, which all groups share, takes in a new group without a lock.
 template <class Start>
@@ -86,6 +110,7 @@ struct GlooTransport::State {
 GlooTransport::GlooTransport(const JobStore& job, const std::string& path, int rank, int size,
                              std::chrono::milliseconds timeout)
     : state_(std::make_unique<State>()) {
+  const WithoutSigpipe without_sigpipe;  // libtorch makes its threads here
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   options->threads = 1;
   options->devices.push_back(device_for(job.host()));

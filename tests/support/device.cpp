@@ -16,7 +16,7 @@ class NeedsTheDevice : public testing::Environment {
  public:
   void SetUp() override {
     if (test_device().is_cuda() && !at::hasCUDA()) {
-      GTEST_SKIP() << "REKNIT_TEST_DEVICE=cuda, and there is no GPU";
+      GTEST_SKIP() << "[  SKIPPED ] REKNIT_TEST_DEVICE=cuda, and there is no GPU";
     }
   }
 };
