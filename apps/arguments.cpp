@@ -15,6 +15,12 @@ const CLI::App& innermost(const CLI::App& app) {
   return parsed.empty() ? app : innermost(*parsed.front());
 }
 
+// "reknit data build".
+std::string full_name(const CLI::App& app) {
+  const CLI::App* parent = app.get_parent();
+  return parent == nullptr ? app.get_name() : full_name(*parent) + " " + app.get_name();
+}
+
 std::vector<std::string> flag_names(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
@@ -62,17 +68,16 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
 
 void throw_parse_error(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App& command = innermost(app);
-  const std::string see =
-      str("reknit ", &command == &app ? "" : command.get_name() + " ", "--help");
+  const std::string see = full_name(command) + " --help";
   const std::vector<std::string> left = command.remaining(true);
   if (!left.empty()) {
     const std::string name = left.front().substr(0, left.front().find('='));
     const bool flag = name.starts_with("-");
-    const std::string near =
-        nearest_name(name, flag ? flag_names(command) : command_names(command));
-    throw UsageError(str(flag               ? "there is no flag "
-                         : &command == &app ? "there is no command "
-                                            : "there is nothing to do with ",
+    const std::vector<std::string> commands = command_names(command);
+    const std::string near = nearest_name(name, flag ? flag_names(command) : commands);
+    throw UsageError(str(flag                ? "there is no flag "
+                         : !commands.empty() ? "there is no command "
+                                             : "there is nothing to do with ",
                          name),
                      near.empty() ? see + " lists what there is" : str("did you mean ", near, "?"));
   }

@@ -2,6 +2,7 @@
 #include "apps/check_flags.h"
 #include "apps/command_line.h"
 #include "apps/commands.h"
+#include "apps/data_flags.h"
 #include "apps/env_flags.h"
 #include "apps/generate_flags.h"
 #include "apps/init_flags.h"
@@ -20,6 +21,10 @@ int main(int argc, char** argv) {
        [](CLI::App& app) { return reknit::add_generate(app, reknit::run_generate); }},
       {"score", "Log-probabilities and loss of given texts, or values",
        [](CLI::App& app) { return reknit::add_score(app, reknit::run_score); }},
+      {"data", "Token files for pretraining: build them from text, or show them",
+       [](CLI::App& app) {
+         return reknit::add_data(app, reknit::run_data_build, reknit::run_data_show);
+       }},
       {"check", "Judge a config: what it will do, and all that is wrong with it",
        [](CLI::App& app) { return reknit::add_check(app, reknit::run_check); }},
       {"init", "A Hugging Face folder with random weights",

@@ -139,6 +139,25 @@ struct InitOptions {
   bool overwrite = false;
 };
 
+struct DataBuildOptions {
+  std::vector<std::string> inputs;
+  std::string tokenizer_dir;
+  std::string out;  ///< the pair's name without its endings
+  std::string json_key = "text";
+  bool append_end = true;
+  int64_t workers = 0;  ///< 0: not given; set after parsing
+  bool overwrite = false;
+};
+
+struct DataShowOptions {
+  std::string prefix;
+  int64_t count = 2;
+  std::string tokenizer_dir;    ///< empty: ids alone
+  int64_t sequence_length = 0;  ///< 0: sequences, not samples
+  std::string split = "969,30,1";
+  int64_t seed = 1234;
+};
+
 struct CheckOptions {
   std::string config_file;
   std::vector<std::string> sets;

@@ -1,8 +1,6 @@
 // Row files: prompts, texts, completions, preferences, conversations and tokens.
 #include "reknit/data/rows.h"
 
-#include <zlib.h>
-
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
@@ -10,6 +8,8 @@
 
 #include "reknit/base/error.h"
 #include "reknit/base/random.h"
+#include "reknit/data/json_parse.h"
+#include "reknit/data/lines.h"
 
 namespace reknit {
 namespace {
@@ -147,122 +147,6 @@ Row row_of(const json& value, const std::string& place) {
   return row;
 }
 
-json parse_json(std::string_view text, const std::string& place) {
-  // Copies and dumps of a value recurse: without a limit a line could end the process.
-  constexpr int kMaxDepth = 256;
-  const auto limit_depth = [&](int depth, json::parse_event_t, const json&) {
-    if (depth > kMaxDepth) {
-      fail_at(place, str("is nested deeper than ", kMaxDepth));
-    }
-    return true;
-  };
-  try {
-    return json::parse(text, limit_depth);
-  } catch (const json::exception& error) {
-    const std::string message = error.what();  // "[json.exception.KIND] ..."
-    const size_t start = message.find("] ");
-    fail_at(place,
-            str("is no JSON: ", start == std::string::npos ? message : message.substr(start + 2)));
-  }
-}
-
-[[noreturn]] void refuse_missing(const fs::path& path) {
-  const std::string name = path.string();
-  const bool file = path.extension() == ".json" || path.extension() == ".jsonl" ||
-                    path.extension() == ".gz" || path.is_absolute();
-  throw InputError(
-      str("there is no file ", name),
-      file ? ""
-           : str("a data set's name is not looked up; write it out with: python -c \"import "
-                 "datasets; datasets.load_dataset('",
-                 name, "', split='train').to_json('rows.jsonl')\""));
-}
-
-// Formats of data sets that are not rows, by ending or by first bytes.
-void refuse_other_formats(const fs::path& path, std::string_view begin) {
-  const std::string name = path.string();
-  if (path.extension() == ".parquet" || begin.starts_with("PAR1")) {
-    throw InputError(str(name, " is a Parquet file, not rows of JSON"),
-                     str("convert it with: python -c \"import pandas; pandas.read_parquet('", name,
-                         "').to_json('rows.jsonl', orient='records', lines=True)\""));
-  }
-  if (path.extension() == ".arrow" || begin.starts_with("ARROW1")) {
-    throw InputError(str(name, " is an Arrow file, not rows of JSON"),
-                     str("convert it with: python -c \"import datasets; "
-                         "datasets.Dataset.from_file('",
-                         name, "').to_json('rows.jsonl')\""));
-  }
-}
-
-// Lines of a file that may be gzip.
-class Lines {
- public:
-  explicit Lines(const fs::path& path) : name_(path.string()) {
-    if (fs::is_directory(path)) {
-      throw InputError(str(name_, " is a folder, not a file of rows"),
-                       str("if datasets wrote it: python -c \"import datasets; "
-                           "datasets.load_from_disk('",
-                           name_, "').to_json('rows.jsonl')\""));
-    }
-    if (!fs::exists(path)) {
-      refuse_missing(path);
-    }
-    file_.reset(gzopen(name_.c_str(), "rb"));
-    if (file_ == nullptr) {
-      throw InputError(str("cannot read ", name_));
-    }
-    gzbuffer(file_.get(), 1 << 17);
-    fill();
-    refuse_other_formats(path, std::string_view(buffer_).substr(0, 8));
-    if (buffer_.starts_with("\xEF\xBB\xBF")) {
-      position_ = 3;
-    }
-  }
-
-  /// The next line without its end; false at the end.
-  bool next(std::string& line) {
-    line.clear();
-    while (position_ < buffer_.size() || fill()) {
-      const size_t end = buffer_.find('\n', position_);
-      line.append(buffer_, position_, std::min(end, buffer_.size()) - position_);
-      position_ = end == std::string::npos ? buffer_.size() : end + 1;
-      if (end != std::string::npos) {
-        ++number_;
-        return true;
-      }
-    }
-    number_ += line.empty() ? 0 : 1;
-    return !line.empty();
-  }
-
-  int64_t number() const { return number_; }
-  const std::string& name() const { return name_; }
-
- private:
-  struct Close {
-    void operator()(gzFile file) const { gzclose_r(file); }
-  };
-
-  bool fill() {
-    buffer_.resize(1 << 17);
-    position_ = 0;
-    const int count = gzread(file_.get(), buffer_.data(), static_cast<unsigned>(buffer_.size()));
-    buffer_.resize(std::max(count, 0));
-    int error = Z_OK;
-    const char* message = gzerror(file_.get(), &error);
-    if (count < 0 || (error != Z_OK && error != Z_STREAM_END)) {
-      throw InputError(str(name_, " is damaged after line ", number_, ": ", message));
-    }
-    return count > 0;
-  }
-
-  std::string name_;
-  std::unique_ptr<gzFile_s, Close> file_;
-  std::string buffer_;
-  size_t position_ = 0;
-  int64_t number_ = 0;
-};
-
 bool is_blank(std::string_view line) {
   return line.find_first_not_of(" \t\r") == std::string_view::npos;
 }
@@ -283,7 +167,7 @@ struct RowReader::State {
       whole += '\n';
       whole += line;
     }
-    array = parse_json(whole, lines.name());
+    array = parse_foreign_json(whole, lines.name());
   }
 
   bool next_of_array(Row& row) {
@@ -324,7 +208,7 @@ bool RowReader::next(Row& row) {
 }
 
 Row parse_row(std::string_view text, const std::string& place) {
-  return row_of(parse_json(text, place), place);
+  return row_of(parse_foreign_json(text, place), place);
 }
 
 std::vector<Row> read_rows(const std::vector<fs::path>& paths) {

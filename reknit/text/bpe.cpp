@@ -1,4 +1,4 @@
-// Byte-pair encoding of one word, with a cache of words.
+// Byte-pair encoding of one word.
 #include "reknit/text/bpe.h"
 
 #include <bit>
@@ -13,8 +13,6 @@ namespace reknit {
 namespace {
 
 constexpr uint64_t kEmpty = ~0ull;
-constexpr size_t kLongestCachedWord = 256;
-constexpr size_t kWordsPerShard = 4096;
 
 uint64_t pair_key(int64_t left, int64_t right) {
   return static_cast<uint64_t>(left) << 32 | static_cast<uint64_t>(right);
@@ -168,28 +166,12 @@ std::vector<int64_t> Bpe::encode_uncached(std::string_view word) const {
   return merge(symbols_of(word));
 }
 
-void Bpe::encode(std::string_view word, std::vector<int64_t>& ids) const {
-  if (word.size() > kLongestCachedWord) {
+void Bpe::encode(std::string_view word, WordCache& cache, std::vector<int64_t>& ids) const {
+  if (!cache.find(word, ids)) {
     const std::vector<int64_t> found = encode_uncached(word);
     ids.insert(ids.end(), found.begin(), found.end());
-    return;
+    cache.add(word, found);
   }
-  Shard& shard = cache_[Hash{}(word) % cache_.size()];
-  {
-    const std::lock_guard lock(shard.mutex);
-    const auto cached = shard.words.find(word);
-    if (cached != shard.words.end()) {
-      ids.insert(ids.end(), cached->second.begin(), cached->second.end());
-      return;
-    }
-  }
-  std::vector<int64_t> found = encode_uncached(word);
-  ids.insert(ids.end(), found.begin(), found.end());
-  const std::lock_guard lock(shard.mutex);
-  if (shard.words.size() >= kWordsPerShard) {
-    shard.words.clear();
-  }
-  shard.words.emplace(word, std::move(found));
 }
 
 }  // namespace reknit

@@ -1,14 +1,15 @@
-// Byte-pair encoding of one word, with a cache of words.
+// Byte-pair encoding of one word.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "reknit/text/word_cache.h"
 
 namespace reknit {
 
@@ -30,8 +31,9 @@ class Bpe {
   /// Throws InputError if a merge names a token that the vocabulary lacks.
   explicit Bpe(BpeSpec spec);
 
-  /// Appends the ids of `word` (raw bytes, valid UTF-8, one piece of the split).
-  void encode(std::string_view word, std::vector<int64_t>& ids) const;
+  /// Appends the ids of `word` (raw bytes, valid UTF-8, one piece of the split). `cache` is
+  /// used for this model alone.
+  void encode(std::string_view word, WordCache& cache, std::vector<int64_t>& ids) const;
 
   const Vocabulary& vocabulary() const { return spec_.vocabulary; }
 
@@ -40,14 +42,6 @@ class Bpe {
     uint64_t pair;  ///< left id << 32 | right id
     uint32_t rank;
     uint32_t id;
-  };
-  struct Hash {
-    using is_transparent = void;
-    size_t operator()(std::string_view word) const { return std::hash<std::string_view>{}(word); }
-  };
-  struct Shard {
-    std::mutex mutex;
-    std::unordered_map<std::string, std::vector<int64_t>, Hash, std::equal_to<>> words;
   };
 
   void insert(const Merge& merge);
@@ -60,7 +54,6 @@ class Bpe {
   std::array<int64_t, 256> byte_ids_;  ///< -1: no token
   int64_t unknown_id_ = -1;
   std::vector<Merge> table_;  ///< open addressing, a power of two
-  mutable std::array<Shard, 64> cache_;
 };
 
 }  // namespace reknit

@@ -3,7 +3,10 @@
 
 #include <pcre2.h>
 
+#include <optional>
+
 #include "reknit/base/error.h"
+#include "reknit/text/gpt2_split.h"
 #include "reknit/text/pattern.h"
 #include "reknit/text/utf8.h"
 
@@ -107,8 +110,29 @@ bool Regex::Matches::next(Span& span) {
 Splitter::Splitter(const std::vector<SplitSpec>& specs) {
   for (const SplitSpec& spec : specs) {
     Regex regex(spec.literal ? literal_pattern(spec.pattern) : to_pcre2(spec.pattern));
+    const bool gpt2 = !spec.literal && !spec.removed && spec.pattern == kGpt2Pattern;
     stages_.push_back(
-        {std::move(regex), !spec.removed || spec.invert, !spec.removed || !spec.invert});
+        {std::move(regex), !spec.removed || spec.invert, !spec.removed || !spec.invert, gpt2});
+  }
+}
+
+// The pattern matches somewhere at every character, so that its matches are all there is.
+void Splitter::split_gpt2(const Regex& regex, std::string_view text,
+                          std::vector<std::string_view>& pieces) {
+  std::optional<Regex::Matches> matches;
+  for (size_t begin = 0; begin < text.size();) {
+    size_t end = gpt2_piece_end(text, begin);
+    if (end == std::string_view::npos) {
+      if (!matches) {
+        matches.emplace(regex, text);
+      }
+      Regex::Span span;
+      REKNIT_INVARIANT(matches->search(begin, span) && span.begin == begin && span.end > begin,
+                       "GPT-2's pattern at byte ", begin);
+      end = span.end;
+    }
+    pieces.push_back(text.substr(begin, end - begin));
+    begin = end;
   }
 }
 
@@ -125,6 +149,10 @@ std::vector<std::string_view> Splitter::split(std::string_view text) const {
       }
     };
     for (const std::string_view piece : pieces) {
+      if (stage.gpt2) {
+        split_gpt2(stage.regex, piece, next);
+        continue;
+      }
       Regex::Matches matches(stage.regex, piece);
       size_t end = 0;
       for (Regex::Span span; matches.next(span); end = span.end) {

@@ -26,10 +26,10 @@ class Regex {
     /// The next match, as Oniguruma's Rust binding iterates: an empty match right
     /// after the last one is none. False at the end.
     bool next(Span& span);
-
-   private:
+    /// The first match at or after `from`, whatever was found before.
     bool search(size_t from, Span& span);
 
+   private:
     const Regex& regex_;
     std::string_view text_;
     std::shared_ptr<void> data_;
@@ -67,7 +67,10 @@ class Splitter {
     Regex regex;
     bool keep_matches;
     bool keep_others;
+    bool gpt2;  ///< kGpt2Pattern, every match kept: split_gpt2 does it
   };
+  static void split_gpt2(const Regex& regex, std::string_view text,
+                         std::vector<std::string_view>& pieces);
   std::vector<Stage> stages_;
 };
 

@@ -32,14 +32,14 @@ struct Tokenizer::Data {
         prefix(std::move(spec.prefix)),
         suffix(std::move(spec.suffix)) {}
 
-  void encode_text(std::string_view text, std::vector<int64_t>& ids) const {
+  void encode_text(std::string_view text, WordCache& cache, std::vector<int64_t>& ids) const {
     std::string prefixed;
     if (add_prefix_space && !text.starts_with(' ')) {
       prefixed = str(' ', text);
       text = prefixed;
     }
     for (const std::string_view piece : splitter.split(text)) {
-      bpe.encode(piece, ids);
+      bpe.encode(piece, cache, ids);
     }
   }
 
@@ -49,6 +49,7 @@ struct Tokenizer::Data {
   }
 
   Bpe bpe;
+  mutable WordCachePool caches;
   Splitter splitter;
   bool add_prefix_space;
   std::vector<int64_t> prefix;
@@ -201,11 +202,12 @@ std::vector<int64_t> Tokenizer::encode(std::string_view text, bool add_special_t
   if (add_special_tokens) {
     ids = data_->prefix;
   }
+  const WordCachePool::Loan cache(data_->caches);
   for (const TextPiece& piece : data_->added.split(text)) {
     if (piece.id >= 0) {
       ids.push_back(piece.id);
     } else {
-      data_->encode_text(piece.text, ids);
+      data_->encode_text(piece.text, *cache, ids);
     }
   }
   if (add_special_tokens) {
