@@ -144,7 +144,7 @@ BAD_LINES = [
     (["data", "build", "--inptu", "x"], 2, "did you mean --input?"),
     (["data", "build", "--input", "/none", "--tokenizer", "t", "--out", "o"], 3, "/none"),
     (["data", "show"], 2, "PREFIX"),
-    (["data", "show", "/none"], 3, "/none.idx"),
+    (["data", "show", "/none"], 3, "cannot read /none."),
     (["data", "show", "x", "--seq-length", "0"], 2, "at least 1"),
 ]
 
