@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 namespace reknit {
 namespace {
 
+constexpr int64_t kChunk = 8;  // recorded steps between two looks at their tokens
 constexpr uint64_t kSamplingPurpose = 0x53414d50;  // "SAMP"
 
 thread_local int64_t forward_count = 0;
@@ -41,7 +43,7 @@ class Batch {
  public:
   Batch(const Decoder& model, Store& store, KvCache& cache, const SamplingSettings& settings,
         std::span<const GenerationRequest> requests, std::span<Generation> answers,
-        const TokenSink& sink, size_t first)
+        const TokenSink& sink, size_t first, DecodeSteps* steps)
       : model_(model),
         store_(store),
         cache_(cache),
@@ -49,11 +51,31 @@ class Batch {
         requests_(requests),
         answers_(answers),
         sink_(sink),
-        first_(first) {}
+        first_(first),
+        steps_(steps) {}
 
   void run() {
+    const at::Tensor logits = prefill();
+    if (steps_ != nullptr && DecodeSteps::usable(store_) && !rows_.empty() &&
+        settings_.max_new_tokens > 0) {
+      run_recorded(logits);
+    } else {
+      run_eagerly(logits);
+    }
+  }
+
+ private:
+  // Tokens [begin, end) of every row, on their way to the host.
+  struct Chunk {
+    int64_t begin;
+    int64_t end;
+    at::Tensor tokens;
+    at::Tensor logp;
+    Event arrived;
+  };
+
+  void run_eagerly(at::Tensor logits) {
     int64_t step = 0;
-    at::Tensor logits = prefill();
     while (true) {
       const bool draw = settings_.max_new_tokens > 0 && !rows_.empty();
       at::Tensor tokens = draw ? this->draw(logits, step) : at::Tensor();
@@ -65,7 +87,65 @@ class Batch {
     }
   }
 
- private:
+  // Queues a chunk of steps before it looks at the tokens of the chunk before.
+  void run_recorded(const at::Tensor& logits) {
+    DecodeStep& step = steps_->step(model_, store_, cache_, step_kind());
+    step.begin(lengths_on_host_, stream_keys(), settings_.min_new_tokens);
+    step.draw_first(logits);
+    std::optional<Chunk> before;
+    const int64_t most = settings_.max_new_tokens;
+    for (int64_t begin = 0, end = 1; begin < most;
+         begin = end, end = std::min(end + kChunk, most)) {
+      for (int64_t drawn = std::max<int64_t>(begin, 1); drawn < end; ++drawn) {
+        step.run();
+        ++forward_count;
+      }
+      Chunk chunk = fetch(step, begin, end);
+      if (before && !take(*before)) {
+        return;
+      }
+      before = std::move(chunk);
+    }
+    take(*before);
+  }
+
+  StepKind step_kind() const {
+    return {.rows = static_cast<int64_t>(rows_.size()),
+            .most = settings_.max_new_tokens,
+            .used = cache_.layer(0).used,
+            .temperature = settings_.temperature,
+            .top_k = settings_.top_k,
+            .top_p = settings_.top_p,
+            .vocab = settings_.vocab,
+            .eos = settings_.eos};
+  }
+
+  static Chunk fetch(const DecodeStep& step, int64_t begin, int64_t end) {
+    const auto to_host = [&](const at::Tensor& all) {
+      const at::Tensor part = all.narrow(0, begin, end - begin);
+      at::Tensor host =
+          at::empty(part.sizes(), part.options().device(at::kCPU).pinned_memory(true));
+      return host.copy_(part, /*non_blocking=*/true);
+    };
+    Chunk chunk{begin, end, to_host(step.tokens()), to_host(step.logp()), {}};
+    chunk.arrived.record(this_rank().compute);
+    return chunk;
+  }
+
+  // Adds the tokens of the rows that have not ended; false once all have.
+  bool take(const Chunk& chunk) {
+    chunk.arrived.synchronize();
+    const auto count = static_cast<int64_t>(requests_.size());
+    const int64_t* tokens = chunk.tokens.const_data_ptr<int64_t>();
+    const float* logp = chunk.logp.const_data_ptr<float>();
+    for (int64_t t = 0; t < chunk.end - chunk.begin; ++t) {
+      std::erase_if(rows_, [&](int64_t row) {
+        return !keep(row, tokens[t * count + row], logp[t * count + row]);
+      });
+    }
+    return !rows_.empty();
+  }
+
   // Collective only where a forward is: with every parameter here nobody waits.
   bool any_rank_active() const {
     if (store_.reads_are_local()) {
@@ -87,6 +167,7 @@ class Batch {
       lengths.push_back(static_cast<int64_t>(requests_[row].prompt.size()));
     }
     lengths_ = to_device(lengths);
+    lengths_on_host_ = lengths;
     const TokenBatch batch{to_device(tokens), ops::Packing::of(lengths, this_rank().device)};
     cache_.reserve(std::max<int64_t>(1, static_cast<int64_t>(requests_.size())),
                    batch.packing.max_length + settings_.max_new_tokens);
@@ -104,19 +185,24 @@ class Batch {
     return logits;
   }
 
-  // Draws a token for every active row, keeps it, and drops the rows that have ended.
-  // Returns the tokens of the rows that go on.
-  at::Tensor draw(const at::Tensor& logits, int64_t step) {
+  // Keys of the active rows' random streams.
+  std::vector<int64_t> stream_keys() const {
     std::vector<int64_t> keys;
     for (const int64_t row : rows_) {
       keys.push_back(static_cast<int64_t>(
           mix(mix(settings_.seed, kSamplingPurpose), requests_[row].sequence)));
     }
+    return keys;
+  }
+
+  // Draws a token for every active row, keeps it, and drops the rows that have ended.
+  // Returns the tokens of the rows that go on.
+  at::Tensor draw(const at::Tensor& logits, int64_t step) {
     const auto count = static_cast<int64_t>(rows_.size());
     const auto options = lengths_.options();
     const ops::Sampled sampled = ops::sample(
         logits, {settings_.temperature, settings_.top_k, settings_.top_p, settings_.vocab},
-        to_device(keys), at::full({count}, step, options),
+        to_device(stream_keys()), at::full({count}, step, options),
         at::full({count}, settings_.min_new_tokens, options), settings_.eos);
     const at::Tensor tokens = sampled.tokens.cpu();
     const at::Tensor logp = sampled.logp.cpu();
@@ -164,8 +250,10 @@ class Batch {
   std::span<Generation> answers_;
   const TokenSink& sink_;
   size_t first_;
-  std::vector<int64_t> rows_;  ///< active rows; row r uses cache slot r
-  at::Tensor lengths_;         ///< tokens in the cache of each active row
+  DecodeSteps* steps_;
+  std::vector<int64_t> rows_;             ///< active rows; row r uses cache slot r
+  std::vector<int64_t> lengths_on_host_;  ///< of the prompts
+  at::Tensor lengths_;                    ///< tokens in the cache of each active row
 };
 
 // Batches to run: the same on all ranks where forwards are collective.
@@ -183,7 +271,8 @@ int64_t agree_on_batches(Store& store, int64_t mine) {
 
 std::vector<Generation> generate(const Decoder& model, Store& store, KvCache& cache,
                                  const std::vector<GenerationRequest>& requests, int64_t batch,
-                                 const SamplingSettings& settings, const TokenSink& sink) {
+                                 const SamplingSettings& settings, const TokenSink& sink,
+                                 DecodeSteps* steps) {
   require<UsageError>(batch > 0, "a generation batch of ", batch, " sequences");
   check_requests(model.spec(), requests, settings);
   forward_count = 0;
@@ -194,7 +283,7 @@ std::vector<Generation> generate(const Decoder& model, Store& store, KvCache& ca
     const auto begin = static_cast<size_t>(std::min(b * batch, total));
     const auto count = static_cast<size_t>(std::min(batch, total - static_cast<int64_t>(begin)));
     Batch(model, store, cache, settings, std::span(requests).subspan(begin, count),
-          std::span(answers).subspan(begin, count), sink, begin)
+          std::span(answers).subspan(begin, count), sink, begin, steps)
         .run();
   }
   store.finish_pass();

@@ -1,6 +1,7 @@
 // Generation from sharded weights: packed prefill, decode, sampling, lockstep stop.
 #pragma once
 
+#include "reknit/engine/decode_step.h"
 #include "reknit/engine/kv_cache.h"
 #include "reknit/models/decoder.h"
 #include "reknit/store/store.h"
@@ -35,7 +36,8 @@ struct Generation {
   bool ended = false;           ///< by the end token, not by length
 };
 
-/// Called on the rank that owns the request as each token is drawn.
+/// Called on the rank that owns the request for each token, in order; on a GPU some tokens
+/// after it was drawn.
 using TokenSink = std::function<void(size_t request, int64_t token)>;
 
 /// Answers of `requests`, in order. Each rank brings its own requests, of any number
@@ -44,13 +46,16 @@ using TokenSink = std::function<void(size_t request, int64_t token)>;
 ///
 /// Collective over the gather ranks while the store is not pinned: all of them run the
 /// same number of forwards, until the last rank's last answer has ended. While the store
-/// is pinned or replicated no rank waits for another.
+/// is pinned or replicated no rank waits for another. With `steps`, on a GPU and while no
+/// read needs another rank, tokens are drawn by recorded steps (decode_step.h): the host
+/// looks at them one chunk late, and a batch goes on until its last answer has ended.
 ///
 /// UsageError naming the lengths if a prompt and its answer exceed the model's positions;
 /// InputError for an empty prompt or a token outside of the vocabulary.
 std::vector<Generation> generate(const Decoder& model, Store& store, KvCache& cache,
                                  const std::vector<GenerationRequest>& requests, int64_t batch,
-                                 const SamplingSettings& settings, const TokenSink& sink = {});
+                                 const SamplingSettings& settings, const TokenSink& sink = {},
+                                 DecodeSteps* steps = nullptr);
 
 /// Forward passes that this thread's last generate() ran (prefill included); for tests
 /// of the lockstep rule.

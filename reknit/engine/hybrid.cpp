@@ -29,6 +29,7 @@ void Hybrid::leave() noexcept {
       store_.unpin();
     }
     if (settings_.release_memory) {
+      steps_.clear();
       store_.release_pinned_memory();
       cache_.release();
     }
@@ -47,7 +48,8 @@ std::vector<Generation> GenerateLease::generate(const std::vector<GenerationRequ
                                                 int64_t batch, const SamplingSettings& settings,
                                                 const TokenSink& sink) {
   return reknit::generate(hybrid_->model_, hybrid_->store_, hybrid_->cache_, requests, batch,
-                          settings, sink);
+                          settings, sink,
+                          hybrid_->settings_.record_steps ? &hybrid_->steps_ : nullptr);
 }
 
 }  // namespace reknit

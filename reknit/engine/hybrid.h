@@ -14,6 +14,8 @@ struct HybridSettings {
   GatherMode mode = GatherMode::kPinned;
   /// Gives cache and pinned memory back after each phase.
   bool release_memory = false;
+  /// On a GPU, decode by recorded steps where the weights are here (generate.h).
+  bool record_steps = true;
 };
 
 class Hybrid;
@@ -56,6 +58,7 @@ class Hybrid {
   Store& store_;
   HybridSettings settings_;
   KvCache cache_;
+  DecodeSteps steps_;
   bool generating_ = false;
   double gather_seconds_ = 0.0;
 };

@@ -5,6 +5,11 @@
 #include <algorithm>
 
 namespace reknit {
+namespace {
+
+constexpr int64_t kTokenStep = 256;
+
+}  // namespace
 
 KvCache::KvCache(const ModelSpec& spec, at::ScalarType dtype, c10::Device device)
     : kv_heads_(spec.kv_heads),
@@ -13,6 +18,16 @@ KvCache::KvCache(const ModelSpec& spec, at::ScalarType dtype, c10::Device device
       layers_(spec.layers) {}
 
 void KvCache::reserve(int64_t slots, int64_t tokens) {
+  if (options_.device().is_cuda()) {
+    tokens = (tokens + kTokenStep - 1) / kTokenStep * kTokenStep;
+  }
+  grow(slots, tokens);
+  for (ops::KvLayer& layer : layers_) {
+    layer.used = tokens;
+  }
+}
+
+void KvCache::grow(int64_t slots, int64_t tokens) {
   if (slots <= num_slots_ && tokens <= num_tokens_) {
     return;
   }

@@ -15,7 +15,8 @@ class KvCache final : public KvView {
   KvCache(const ModelSpec& spec, at::ScalarType dtype, c10::Device device);
 
   /// Room for `slots` sequences of `tokens` tokens each. Contents are undefined after
-  /// growth: only between generations.
+  /// growth: only between generations. No sequence may grow past `tokens`,
+  /// which a GPU rounds up, so that few sizes occur.
   void reserve(int64_t slots, int64_t tokens);
   void release();
   int64_t bytes() const;
@@ -28,6 +29,8 @@ class KvCache final : public KvView {
   const at::Tensor& lengths() const override { return lengths_; }
 
  private:
+  void grow(int64_t slots, int64_t tokens);
+
   int64_t kv_heads_;
   int64_t head_dim_;
   at::TensorOptions options_;

@@ -57,6 +57,8 @@ at::Tensor attention_backward(const at::Tensor& d_out, const at::Tensor& qkv,
 struct KvLayer {
   at::Tensor k;
   at::Tensor v;
+  /// No sequence of this generation grows past it (0: L): what decode looks through.
+  int64_t used = 0;
 };
 
 /// Copies keys and values of qkv (packed prompts) to the start of the slots

@@ -11,7 +11,8 @@ namespace {
 kernels::Cache cache_args(const KvLayer& cache) {
   REKNIT_INVARIANT(cache.k.is_contiguous() && cache.v.is_contiguous(),
                    "the key-value cache must be contiguous");
-  return {cache.k.mutable_data_ptr(), cache.v.mutable_data_ptr(), cache.k.size(0), cache.k.size(1)};
+  return {cache.k.mutable_data_ptr(), cache.v.mutable_data_ptr(), cache.k.size(0), cache.k.size(1),
+          cache.used};
 }
 
 kernels::HeadStrides strides_of(const at::Tensor& x) {

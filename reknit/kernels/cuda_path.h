@@ -17,10 +17,25 @@ namespace reknit::ops::cuda {
 void add_column_sums(const at::Tensor& d_bias, const at::Tensor& dy);
 
 using Param = std::optional<at::Tensor>;
+
+/// What goes on around a product of few rows.
+struct SkinnyOptions {
+  Param bias;
+  std::optional<Activation> activation;          ///< after the bias
+  at::Tensor residual;                           ///< [N, out] added last; may be undefined
+  std::optional<at::ScalarType> out_dtype = {};  ///< fp32; default: that of x
+};
+/// x [N, in] weight^T [out, in] and so on -> [N, out]; nothing where N is not small or the
+/// kernel does not take the shapes.
+std::optional<at::Tensor> skinny_linear(const at::Tensor& x, const at::Tensor& weight,
+                                        const SkinnyOptions& options);
+
 Normed layer_norm(const at::Tensor& x, const Param& weight, const Param& bias, double eps);
 at::Tensor layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, const Normed& saved,
                                const Param& weight, const at::Tensor& d_weight,
                                const at::Tensor& d_bias);
+at::Tensor embedding(const at::Tensor& ids, const at::Tensor& table, int64_t shift,
+                     const at::Tensor& base);
 void embedding_backward(const at::Tensor& dy, const at::Tensor& ids, const at::Tensor& d_table);
 
 /// Whether the fused attention takes these heads: 16 bits, no slopes, sizes that are
@@ -43,6 +58,7 @@ at::Tensor logprobs_backward(const at::Tensor& logits, const at::Tensor& targets
                              const at::Tensor& lse, const at::Tensor& d_logp, at::ScalarType dtype);
 Sampled sample(const at::Tensor& logits, const SampleSettings& settings, const at::Tensor& keys,
                const at::Tensor& positions, const at::Tensor& forbidden_until, int64_t eos);
+void keep_drawn(const Sampled& drawn, const DrawState& state);
 
 void accumulate(const at::Tensor& dst, const at::Tensor& src);
 at::Tensor sum_squares(const at::Tensor& flat);

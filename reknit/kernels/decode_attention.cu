@@ -9,9 +9,10 @@
 namespace reknit::kernels {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / kWarp;
 constexpr int64_t kChunk =
-    256;                    // tokens of a block; fixed, so that bits do not depend on the batch
+    512;                    // tokens of a block; fixed, so that bits do not depend on the batch
 constexpr int kUnroll = 4;  // tokens that a group of lanes loads at once
 constexpr float kLog2E = 1.4426950408889634f;
 
@@ -33,32 +34,30 @@ __device__ int element_of(int e) {
   return ((e / C::kSize) * C::kLanes + lane) * C::kSize + e % C::kSize;
 }
 
-/// This lane's elements of a row, 0 past its end.
+/// This lane's elements of a row, 0 past its end; unpacked only where they are used, so
+/// that many rows can be on their way at once.
 template <class C>
 struct Row {
-  typename C::T at[C::kElements];
+  using T = typename C::T;
+  Pack<T, C::kSize> pack[C::kPacks];
 
-  __device__ void load(const typename C::T* row, int dim) {
+  __device__ void load(const T* row, int dim) {
 #pragma unroll
     for (int p = 0; p < C::kPacks; ++p) {
       const int first = element_of<C>(p * C::kSize);
-      Pack<typename C::T, C::kSize> pack{};
-      if (first < dim) {
-        pack = load_pack<typename C::T, C::kSize>(row + first);
-      }
+      pack[p] = first < dim ? load_pack<T, C::kSize>(row + first) : Pack<T, C::kSize>{};
+    }
+  }
+  __device__ void store(T* row, int dim) const {
 #pragma unroll
-      for (int i = 0; i < C::kSize; ++i) {
-        at[p * C::kSize + i] = pack.at[i];
+    for (int p = 0; p < C::kPacks; ++p) {
+      if (element_of<C>(p * C::kSize) < dim) {
+        store_pack<T, C::kSize>(row + element_of<C>(p * C::kSize), pack[p]);
       }
     }
   }
-  __device__ void store(typename C::T* row, int dim) const {
-#pragma unroll
-    for (int e = 0; e < C::kElements; ++e) {
-      if (element_of<C>(e) < dim) {
-        row[element_of<C>(e)] = at[e];
-      }
-    }
+  __device__ float at(int e) const {
+    return to_float(pack[e / C::kSize].at[e % C::kSize]);
   }
 };
 
@@ -70,7 +69,7 @@ struct Running {
   float mixed[C::kElements] = {};
 
   __device__ void rescale(float new_top) {
-    const float factor = top == -INFINITY ? 0.0f : exp2f(top - new_top);
+    const float factor = top == new_top ? 1.0f : exp2f(top - new_top);
     top = new_top;
     total *= factor;
 #pragma unroll
@@ -92,6 +91,11 @@ struct Place {
   int64_t cache_row;  // of token 0 in the slot
 };
 
+/// Tokens that a sequence may have.
+__host__ __device__ int64_t limit_of(const Cache& cache) {
+  return cache.used == 0 ? cache.capacity : cache.used;
+}
+
 template <class C>
 __device__ Place find_place(const DecodeAttention& a) {
   const int64_t shared = a.num_heads / a.num_kv_heads;
@@ -102,14 +106,15 @@ __device__ Place find_place(const DecodeAttention& a) {
   p.first_head = p.kv_head * shared + blockIdx.y % tiles * C::kHeads;
   p.length = a.length_of[p.sequence];
   const int64_t slot = a.slot_of[p.sequence];
-  p.valid = slot >= 0 && slot < a.cache.slots && p.length >= 0 && p.length < a.cache.capacity;
+  p.valid = slot >= 0 && slot < a.cache.slots && p.length >= 0 && p.length < limit_of(a.cache);
   p.begin = blockIdx.z * kChunk;
   p.end = p.begin + kChunk < p.length + 1 ? p.begin + kChunk : p.length + 1;
   p.cache_row = (slot * a.cache.capacity * a.num_kv_heads + p.kv_head) * a.head_dim;
   return p;
 }
 
-/// Tokens begin + group, begin + group + kGroups, ... of the block's chunk.
+/// Tokens begin + group, begin + group + kGroups, ... of the block's chunk. A group that
+/// has none left reads the last one again and gives it no weight.
 template <class C>
 __device__ void attend_group(const DecodeAttention& a, const Place& p,
                              const float (*q)[C::kElements], const float* slope,
@@ -119,22 +124,18 @@ __device__ void attend_group(const DecodeAttention& a, const Place& p,
   const int group = threadIdx.x / C::kLanes;
   const int64_t token_stride = a.num_kv_heads * a.head_dim;
   const int64_t new_row = p.sequence * a.kv_strides.row + p.kv_head * a.kv_strides.head;
-  const T* keys = static_cast<const T*>(a.cache.k) + p.cache_row;
-  const T* values = static_cast<const T*>(a.cache.v) + p.cache_row;
+  const T* const new_key = static_cast<const T*>(a.k) + new_row;
+  const T* const new_value = static_cast<const T*>(a.v) + new_row;
+  const T* const keys = static_cast<const T*>(a.cache.k) + p.cache_row;
+  const T* const values = static_cast<const T*>(a.cache.v) + p.cache_row;
   for (int64_t base = p.begin; base < p.end; base += C::kGroups * kUnroll) {
     Row<C> key[kUnroll], value[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const int64_t t = base + u * C::kGroups + group;
-      if (t < p.end) {
-        const bool is_new = t == p.length;
-        key[u].load(is_new ? static_cast<const T*>(a.k) + new_row : keys + t * token_stride, dim);
-        value[u].load(is_new ? static_cast<const T*>(a.v) + new_row : values + t * token_stride,
-                      dim);
-      } else {
-        key[u] = Row<C>{};
-        value[u] = Row<C>{};
-      }
+      const int64_t mine = base + u * C::kGroups + group;
+      const int64_t t = mine < p.end ? mine : p.end - 1;
+      key[u].load(t == p.length ? new_key : keys + t * token_stride, dim);
+      value[u].load(t == p.length ? new_value : values + t * token_stride, dim);
     }
 #pragma unroll
     for (int h = 0; h < C::kHeads; ++h) {
@@ -145,8 +146,9 @@ __device__ void attend_group(const DecodeAttention& a, const Place& p,
         float dot = 0;
 #pragma unroll
         for (int e = 0; e < C::kElements; ++e) {
-          dot += q[h][e] * to_float(key[u].at[e]);
+          dot += q[h][e] * key[u].at(e);
         }
+#pragma unroll
         for (int step = C::kLanes / 2; step > 0; step /= 2) {
           dot += __shfl_xor_sync(kAllLanes, dot, step);
         }
@@ -164,47 +166,90 @@ __device__ void attend_group(const DecodeAttention& a, const Place& p,
         running[h].total += weight;
 #pragma unroll
         for (int e = 0; e < C::kElements; ++e) {
-          running[h].mixed[e] += weight * to_float(value[u].at[e]);
+          running[h].mixed[e] += weight * value[u].at(e);
         }
       }
     }
   }
 }
 
-/// Shared memory of a block: [kGroups] tops, [kGroups] totals, [kGroups][dim] mixtures.
+/// Asks for what the cache holds of the block's chunk, line by line, so that it is near when
+/// it is read; nothing in the kernels ahead writes it.
+template <class C>
+__device__ void fetch_chunk(const DecodeAttention& a, const Place& p) {
+  using T = typename C::T;
+  constexpr int kLine = 128 / static_cast<int>(sizeof(T));
+  const int64_t stride = a.num_kv_heads * a.head_dim;
+  const int lines = (static_cast<int>(a.head_dim) + kLine - 1) / kLine;
+  const int tokens = static_cast<int>((p.end < p.length ? p.end : p.length) - p.begin);
+  for (int i = threadIdx.x; i < tokens * lines; i += kThreads) {
+    const int64_t at = p.cache_row + (p.begin + i / lines) * stride + i % lines * kLine;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const T*>(a.cache.k) + at));
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const T*>(a.cache.v) + at));
+  }
+}
+
+/// The groups of a warp into one; every group gets it.
+template <class C>
+__device__ void merge_warp(Running<C>& running) {
+  float top = running.top;
+#pragma unroll
+  for (int step = C::kLanes; step < kWarp; step *= 2) {
+    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, step));
+  }
+  running.rescale(top);
+#pragma unroll
+  for (int step = C::kLanes; step < kWarp; step *= 2) {
+    running.total += __shfl_xor_sync(kAllLanes, running.total, step);
+#pragma unroll
+    for (int e = 0; e < C::kElements; ++e) {
+      running.mixed[e] += __shfl_xor_sync(kAllLanes, running.mixed[e], step);
+    }
+  }
+}
+
+/// Shared memory of a block: [kWarps] tops, [kWarps] totals, [kWarps][dim] mixtures.
 template <class C>
 __device__ void merge_groups(const DecodeAttention& a, const Place& p, int64_t head,
-                             const Running<C>& running, float* shared) {
+                             Running<C>& running, float* shared) {
   const int dim = static_cast<int>(a.head_dim);
-  const int group = threadIdx.x / C::kLanes;
+  const int warp = threadIdx.x / kWarp;
   float* tops = shared;
-  float* totals = tops + C::kGroups;
-  float* mixtures = totals + C::kGroups;
+  float* totals = tops + kWarps;
+  float* mixtures = totals + kWarps;
+  merge_warp(running);
   __syncthreads();
-  if (threadIdx.x % C::kLanes == 0) {
-    tops[group] = running.top;
-    totals[group] = running.total;
+  if (threadIdx.x % kWarp == 0) {
+    tops[warp] = running.top;
+    totals[warp] = running.total;
   }
+  if (threadIdx.x % kWarp < C::kLanes) {
 #pragma unroll
-  for (int e = 0; e < C::kElements; ++e) {
-    if (element_of<C>(e) < dim) {
-      mixtures[group * dim + element_of<C>(e)] = running.mixed[e];
+    for (int e = 0; e < C::kElements; ++e) {
+      if (element_of<C>(e) < dim) {
+        mixtures[warp * dim + element_of<C>(e)] = running.mixed[e];
+      }
     }
   }
   __syncthreads();
   float top = -INFINITY;
-  for (int g = 0; g < C::kGroups; ++g) {
-    top = fmaxf(top, tops[g]);
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) {
+    top = fmaxf(top, tops[w]);
   }
+  float factor[kWarps];
   float total = 0;
-  for (int g = 0; g < C::kGroups; ++g) {
-    total += tops[g] == -INFINITY ? 0.0f : totals[g] * exp2f(tops[g] - top);
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) {
+    factor[w] = tops[w] == -INFINITY ? 0.0f : exp2f(tops[w] - top);
+    total += factor[w] == 0.0f ? 0.0f : totals[w] * factor[w];
   }
   const int64_t row = p.sequence * a.num_heads + head;
   for (int d = threadIdx.x; d < dim; d += kThreads) {
     float mixed = 0;
-    for (int g = 0; g < C::kGroups; ++g) {
-      mixed += tops[g] == -INFINITY ? 0.0f : mixtures[g * dim + d] * exp2f(tops[g] - top);
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      mixed += factor[w] == 0.0f ? 0.0f : mixtures[w * dim + d] * factor[w];
     }
     if (gridDim.z == 1) {
       static_cast<typename C::T*>(a.out)[row * dim + d] = from_float<typename C::T>(mixed / total);
@@ -232,21 +277,40 @@ __device__ void refuse(const DecodeAttention& a, const Place& p) {
   }
 }
 
-/// Block (sequence, key-value head and tile of its query heads, chunk).
+template <class C>
+__device__ void keep_new(const DecodeAttention& a, const Place& p) {
+  using T = typename C::T;
+  const int dim = static_cast<int>(a.head_dim);
+  const int64_t from = p.sequence * a.kv_strides.row + p.kv_head * a.kv_strides.head;
+  const int64_t to = p.cache_row + p.length * a.num_kv_heads * a.head_dim;
+  Row<C> row;
+  row.load(static_cast<const T*>(a.k) + from, dim);
+  row.store(static_cast<T*>(a.cache.k) + to, dim);
+  row.load(static_cast<const T*>(a.v) + from, dim);
+  row.store(static_cast<T*>(a.cache.v) + to, dim);
+}
+
+/// Block (sequence, key-value head and tile of its query heads, chunk). What is in the
+/// cache is on its way before the kernels ahead have ended.
 template <class C>
 __global__ void __launch_bounds__(kThreads) chunk_kernel(DecodeAttention a) {
   using T = typename C::T;
   extern __shared__ float shared[];
+  let_next_start();
   const Place p = find_place<C>(a);
   if (!p.valid) {
+    wait_for_kernels_ahead();
     refuse<C>(a, p);
     return;
   }
   if (p.begin > p.length) {
-    return;
+    return;  // the block of the first chunk waits
   }
+  fetch_chunk<C>(a, p);
+  wait_for_kernels_ahead();
   const int dim = static_cast<int>(a.head_dim);
-  const int64_t last_head = (p.kv_head + 1) * (a.num_heads / a.num_kv_heads);
+  const int64_t first_of_group = p.kv_head * (a.num_heads / a.num_kv_heads);
+  const int64_t last_head = first_of_group + a.num_heads / a.num_kv_heads;
   float q[C::kHeads][C::kElements];
   float slope[C::kHeads];
   Running<C> running[C::kHeads];
@@ -258,7 +322,7 @@ __global__ void __launch_bounds__(kThreads) chunk_kernel(DecodeAttention a) {
              dim);
 #pragma unroll
     for (int e = 0; e < C::kElements; ++e) {
-      q[h][e] = to_float(row.at[e]) * a.scale * kLog2E;
+      q[h][e] = row.at(e) * a.scale * kLog2E;
     }
     slope[h] = a.slopes == nullptr ? 0.0f : a.slopes[head] * kLog2E;
   }
@@ -269,25 +333,19 @@ __global__ void __launch_bounds__(kThreads) chunk_kernel(DecodeAttention a) {
       merge_groups<C>(a, p, p.first_head + h, running[h], shared);
     }
   }
-  const bool owns_new = p.length < p.end && threadIdx.x < C::kLanes &&
-                        p.first_head == p.kv_head * (a.num_heads / a.num_kv_heads);
-  if (owns_new) {
-    const int64_t from = p.sequence * a.kv_strides.row + p.kv_head * a.kv_strides.head;
-    const int64_t to = p.cache_row + p.length * a.num_kv_heads * a.head_dim;
-    Row<C> row;
-    row.load(static_cast<const T*>(a.k) + from, dim);
-    row.store(static_cast<T*>(a.cache.k) + to, dim);
-    row.load(static_cast<const T*>(a.v) + from, dim);
-    row.store(static_cast<T*>(a.cache.v) + to, dim);
+  if (p.length < p.end && threadIdx.x < C::kLanes && p.first_head == first_of_group) {
+    keep_new<C>(a, p);
   }
 }
 
 /// Block (sequence, head): its chunks into one.
 template <class T>
 __global__ void __launch_bounds__(kThreads) merge_kernel(DecodeAttention a, int64_t max_chunks) {
+  let_next_start();
+  wait_for_kernels_ahead();
   const int64_t length = a.length_of[blockIdx.x];
   const int64_t slot = a.slot_of[blockIdx.x];
-  if (slot < 0 || slot >= a.cache.slots || length < 0 || length >= a.cache.capacity) {
+  if (slot < 0 || slot >= a.cache.slots || length < 0 || length >= limit_of(a.cache)) {
     return;
   }
   const int64_t chunks = (length + kChunk) / kChunk;
@@ -343,7 +401,7 @@ __global__ void __launch_bounds__(kThreads) prompt_kernel(CachePrompts a) {
 }
 
 int64_t num_chunks(const DecodeAttention& a) {
-  return ceil_div(a.cache.capacity, kChunk);
+  return ceil_div(limit_of(a.cache), kChunk);
 }
 
 template <class C>
@@ -351,8 +409,8 @@ void launch_chunks(const DecodeAttention& a, cudaStream_t stream) {
   const int64_t tiles = ceil_div(a.num_heads / a.num_kv_heads, C::kHeads);
   const dim3 grid(static_cast<unsigned>(a.batch), static_cast<unsigned>(a.num_kv_heads * tiles),
                   static_cast<unsigned>(num_chunks(a)));
-  const int64_t shared = C::kGroups * (a.head_dim + 2) * static_cast<int64_t>(sizeof(float));
-  launch("decode attention", chunk_kernel<C>, grid, dim3(kThreads), shared, stream, a);
+  const int64_t shared = kWarps * (a.head_dim + 2) * static_cast<int64_t>(sizeof(float));
+  launch_overlapping("decode attention", chunk_kernel<C>, grid, dim3(kThreads), shared, stream, a);
 }
 
 template <class T, int kSize, int kLanes, int kPacks>
@@ -399,9 +457,9 @@ void decode_attention(Element element, const DecodeAttention& a, cudaStream_t st
       launch_heads<T, kSize, 32, 2>(a, stream);
     }
     if (num_chunks(a) > 1) {
-      launch("decode attention merge", merge_kernel<T>,
-             dim3(static_cast<unsigned>(a.batch), static_cast<unsigned>(a.num_heads)),
-             dim3(kThreads), 0, stream, a, num_chunks(a));
+      launch_overlapping("decode attention merge", merge_kernel<T>,
+                         dim3(static_cast<unsigned>(a.batch), static_cast<unsigned>(a.num_heads)),
+                         dim3(kThreads), 0, stream, a, num_chunks(a));
     }
   });
 }

@@ -21,6 +21,7 @@ struct Cache {
   void* v = nullptr;
   int64_t slots = 0;
   int64_t capacity = 0;
+  int64_t used = 0;  ///< at most `capacity`: no sequence grows past it; 0: the capacity
 };
 
 struct DecodeAttention {
@@ -49,7 +50,7 @@ int64_t decode_scratch(const DecodeAttention& args);
 
 /// Writes the new keys and values to the cache and attends over them and all before.
 /// Bits depend on the sequence alone, not on the batch or the capacity. A slot or
-/// length outside the cache gives NaN and writes nothing. No host synchronisation.
+/// length outside the cache, or past `used`, gives NaN and writes nothing. No host synchronisation.
 void decode_attention(Element element, const DecodeAttention& args, cudaStream_t stream);
 
 struct CachePrompts {

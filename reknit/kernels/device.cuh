@@ -3,6 +3,7 @@
 
 #include "reknit/base/error.h"
 #include "reknit/kernels/element.h"
+#include "reknit/kernels/overlap.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -101,6 +102,20 @@ __device__ V block_reduce(V value, V neutral, V* scratch, Op op) {
   return value;
 }
 
+/// What an overlapping kernel (launch_overlapping) calls first: the next one may start.
+__device__ inline void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+/// What it calls before it reads or writes anything that kernels ahead of it touch.
+__device__ inline void wait_for_kernels_ahead() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Host helpers.
 
 /// Throws CommError naming `what` unless `code` is success.
@@ -129,11 +144,17 @@ inline int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
+/// How a kernel is queued, beside its sizes.
+struct LaunchMode {
+  bool overlaps = false;  ///< calls wait_for_kernels_ahead(): may start early in an OverlapScope
+  unsigned cluster = 1;   ///< blocks along x that share their memory
+};
+
 /// Queues `kernel` on `stream`; throws CommError naming `what` where it is refused. An
 /// empty grid is nothing to do.
 template <class... Params, class... Args>
-void launch(const char* what, void (*kernel)(Params...), dim3 grid, dim3 block, int64_t shared,
-            cudaStream_t stream, Args... args) {
+void launch_as(LaunchMode mode, const char* what, void (*kernel)(Params...), dim3 grid, dim3 block,
+               int64_t shared, cudaStream_t stream, Args... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) {
     return;
   }
@@ -142,12 +163,37 @@ void launch(const char* what, void (*kernel)(Params...), dim3 grid, dim3 block, 
                                     static_cast<int>(shared)),
                what);
   }
+  cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = static_cast<size_t>(shared);
   config.stream = stream;
+  config.attrs = attributes;
+  if (mode.overlaps && OverlapScope::active()) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (mode.cluster > 1) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    attributes[config.numAttrs].val.clusterDim.x = mode.cluster;
+    attributes[config.numAttrs].val.clusterDim.y = 1;
+    attributes[config.numAttrs++].val.clusterDim.z = 1;
+  }
   check_cuda(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), what);
+}
+
+template <class... Params, class... Args>
+void launch(const char* what, void (*kernel)(Params...), dim3 grid, dim3 block, int64_t shared,
+            cudaStream_t stream, Args... args) {
+  launch_as({}, what, kernel, grid, block, shared, stream, args...);
+}
+
+/// For a kernel that calls wait_for_kernels_ahead() in every thread.
+template <class... Params, class... Args>
+void launch_overlapping(const char* what, void (*kernel)(Params...), dim3 grid, dim3 block,
+                        int64_t shared, cudaStream_t stream, Args... args) {
+  launch_as({.overlaps = true}, what, kernel, grid, block, shared, stream, args...);
 }
 
 }  // namespace reknit::kernels

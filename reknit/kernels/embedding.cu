@@ -1,4 +1,5 @@
-// The gradient of an embedding table: each run of equal ids is summed by one block.
+// Rows of an embedding table, and its gradient: each run of equal ids is summed by one
+// block.
 #include "reknit/kernels/embedding.h"
 
 #include "reknit/kernels/device.cuh"
@@ -7,6 +8,33 @@ namespace reknit::kernels {
 namespace {
 
 constexpr int kGroups = 8;
+constexpr int kLookupThreads = 128;
+
+/// Block i: token i.
+template <class T, int kSize>
+__global__ void __launch_bounds__(kLookupThreads) lookup_kernel(Embedding a) {
+  let_next_start();
+  wait_for_kernels_ahead();
+  const int64_t token = blockIdx.x;
+  const int64_t id = a.ids[token] + a.shift;
+  const bool exists = id >= 0 && id < a.table_rows;
+  const T* row = static_cast<const T*>(a.table) + (exists ? id : 0) * a.width;
+  for (int64_t i = threadIdx.x * kSize; i < a.width; i += kLookupThreads * kSize) {
+    auto pack = load_pack<T, kSize>(row + i);
+    if (a.base != nullptr) {
+      const auto base = load_pack<T, kSize>(static_cast<const T*>(a.base) + token * a.width + i);
+#pragma unroll
+      for (int e = 0; e < kSize; ++e) {
+        pack.at[e] = from_float<T>(to_float(base.at[e]) + to_float(pack.at[e]));
+      }
+    }
+#pragma unroll
+    for (int e = 0; e < kSize && !exists; ++e) {
+      pack.at[e] = from_float<T>(NAN);
+    }
+    store_pack<T, kSize>(static_cast<T*>(a.y) + token * a.width + i, pack);
+  }
+}
 
 /// Block (c, i): the run of equal ids that starts at sorted place i (none: nothing),
 /// columns of pack c * 32 + threadIdx.x. Group threadIdx.y sums every eighth token.
@@ -48,6 +76,16 @@ __global__ void __launch_bounds__(kWarp* kGroups) run_kernel(EmbeddingBackward a
 }
 
 }  // namespace
+
+void embedding(Element element, const Embedding& a, cudaStream_t stream) {
+  with_element(element, [&](auto zero) {
+    using T = decltype(zero);
+    const bool packed = a.width % kPackSize<T> == 0 && aligned(a.table, 16) && aligned(a.y, 16) &&
+                        aligned(a.base, 16);
+    launch_overlapping("embedding", packed ? lookup_kernel<T, kPackSize<T>> : lookup_kernel<T, 1>,
+                       dim3(static_cast<unsigned>(a.tokens)), dim3(kLookupThreads), 0, stream, a);
+  });
+}
 
 void embedding_backward(Element element, const EmbeddingBackward& a, cudaStream_t stream) {
   with_element(element, [&](auto zero) {

@@ -9,6 +9,20 @@
 
 namespace reknit::kernels {
 
+struct Embedding {
+  int64_t tokens = 0;
+  int64_t width = 0;
+  int64_t table_rows = 0;
+  int64_t shift = 0;             ///< added to each id
+  const int64_t* ids = nullptr;  ///< [tokens]
+  const void* table = nullptr;   ///< [table_rows, width]
+  const void* base = nullptr;    ///< [tokens, width], added; or null
+  void* y = nullptr;             ///< [tokens, width]
+};
+
+/// y[i] = base[i] + table[ids[i] + shift]; NaN where that row does not exist.
+void embedding(Element element, const Embedding& args, cudaStream_t stream);
+
 struct EmbeddingBackward {
   int64_t tokens = 0;
   int64_t width = 0;

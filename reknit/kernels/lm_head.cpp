@@ -118,6 +118,13 @@ at::Tensor token_logprobs_backward(const at::Tensor& d_logp, const at::Tensor& h
 }
 
 at::Tensor logits(const at::Tensor& hidden, const ParamView& table) {
+  if (hidden.is_cuda()) {
+    const std::optional<at::Tensor> skinny =
+        cuda::skinny_linear(hidden, table.read(), {.out_dtype = at::kFloat});
+    if (skinny) {
+      return *skinny;
+    }
+  }
   return product_fp32(hidden, table.read());
 }
 
@@ -127,6 +134,10 @@ Sampled sample(const at::Tensor& logits, const SampleSettings& settings, const a
     return cuda::sample(logits, settings, keys, positions, forbidden_until, eos);
   }
   return cpu::sample(logits, settings, keys, positions, forbidden_until, eos);
+}
+
+void keep_drawn(const Sampled& drawn, const DrawState& state) {
+  cuda::keep_drawn(drawn, state);
 }
 
 }  // namespace reknit::ops

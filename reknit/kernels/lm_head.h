@@ -51,4 +51,17 @@ struct Sampled {
 Sampled sample(const at::Tensor& logits, const SampleSettings& settings, const at::Tensor& keys,
                const at::Tensor& positions, const at::Tensor& forbidden_until, int64_t eos);
 
+/// Rows whose tokens stay on the device while they are drawn; all tensors are there.
+struct DrawState {
+  at::Tensor inputs;     ///< [B] int64, the token drawn last
+  at::Tensor lengths;    ///< [B] int64, tokens in the cache
+  at::Tensor positions;  ///< [B] int64, tokens drawn
+  at::Tensor tokens;     ///< [M, B] int64, those drawn so far
+  at::Tensor logp;       ///< [M, B] fp32, of each
+};
+
+/// Adds what was drawn to `state`: at place [positions[b], b] (nothing past M), and as the
+/// next input; lengths and positions grow by one. CUDA only.
+void keep_drawn(const Sampled& drawn, const DrawState& state);
+
 }  // namespace reknit::ops

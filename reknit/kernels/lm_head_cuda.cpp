@@ -56,8 +56,25 @@ Sampled sample(const at::Tensor& logits, const SampleSettings& settings, const a
   args.eos = eos;
   args.tokens = drawn.tokens.mutable_data_ptr<int64_t>();
   args.logp = drawn.logp.mutable_data_ptr<float>();
+  const at::Tensor parts =
+      at::empty({kernels::sampling_scratch(args)}, logits.options().dtype(at::kByte));
+  args.scratch = parts.mutable_data_ptr();
   kernels::sample(args, stream_of(logits));
   return drawn;
+}
+
+void keep_drawn(const Sampled& drawn, const DrawState& state) {
+  kernels::KeepDrawn args;
+  args.rows = drawn.tokens.size(0);
+  args.most = state.tokens.size(0);
+  args.drawn = drawn.tokens.const_data_ptr<int64_t>();
+  args.drawn_logp = drawn.logp.const_data_ptr<float>();
+  args.inputs = state.inputs.mutable_data_ptr<int64_t>();
+  args.lengths = state.lengths.mutable_data_ptr<int64_t>();
+  args.positions = state.positions.mutable_data_ptr<int64_t>();
+  args.tokens = state.tokens.mutable_data_ptr<int64_t>();
+  args.logp = state.logp.mutable_data_ptr<float>();
+  kernels::keep_drawn(args, stream_of(drawn.tokens));
 }
 
 }  // namespace reknit::ops::cuda

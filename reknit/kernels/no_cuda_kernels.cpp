@@ -15,11 +15,18 @@ namespace {
 void add_column_sums(const at::Tensor&, const at::Tensor&) {
   absent();
 }
+std::optional<at::Tensor> skinny_linear(const at::Tensor&, const at::Tensor&,
+                                        const SkinnyOptions&) {
+  absent();
+}
 Normed layer_norm(const at::Tensor&, const Param&, const Param&, double) {
   absent();
 }
 at::Tensor layer_norm_backward(const at::Tensor&, const at::Tensor&, const Normed&, const Param&,
                                const at::Tensor&, const at::Tensor&) {
+  absent();
+}
+at::Tensor embedding(const at::Tensor&, const at::Tensor&, int64_t, const at::Tensor&) {
   absent();
 }
 void embedding_backward(const at::Tensor&, const at::Tensor&, const at::Tensor&) {
@@ -53,6 +60,9 @@ at::Tensor logprobs_backward(const at::Tensor&, const at::Tensor&, const at::Ten
 }
 Sampled sample(const at::Tensor&, const SampleSettings&, const at::Tensor&, const at::Tensor&,
                const at::Tensor&, int64_t) {
+  absent();
+}
+void keep_drawn(const Sampled&, const DrawState&) {
   absent();
 }
 

@@ -32,12 +32,13 @@ struct Share {
 
 template <class T, int kSize, int kPacks>
 __global__ void __launch_bounds__(kMaxThreads)
-    forward_kernel(int64_t width, float eps, const T* __restrict__ x, const T* __restrict__ weight,
-                   const T* __restrict__ bias, T* __restrict__ y, float* __restrict__ mean_out,
-                   float* __restrict__ rstd_out) {
+    forward_kernel(int64_t width, float eps, const T* x, const T* weight, const T* bias, T* y,
+                   float* mean_out, float* rstd_out) {
   using Row = Share<T, kSize, kPacks>;
   __shared__ float scratch[kWarp];
   const int64_t row = blockIdx.x;
+  let_next_start();
+  wait_for_kernels_ahead();
   Row in;
   in.load(x + row * width, width);
   float sum = 0;
@@ -196,13 +197,13 @@ int64_t layer_norm_partials(int64_t rows) {
 void layer_norm(Element element, const LayerNorm& a, cudaStream_t stream) {
   with_element(element, [&](auto zero) {
     using T = decltype(zero);
-    with_row<T>(a.width, packs_fit<T>(a.width, {a.x, a.y}),
-                [&](auto size, auto packs, unsigned threads) {
-                  launch("layer norm", forward_kernel<T, size(), packs()>,
-                         dim3(static_cast<unsigned>(a.rows)), dim3(threads), 0, stream, a.width,
-                         a.eps, static_cast<const T*>(a.x), static_cast<const T*>(a.weight),
-                         static_cast<const T*>(a.bias), static_cast<T*>(a.y), a.mean, a.rstd);
-                });
+    with_row<T>(
+        a.width, packs_fit<T>(a.width, {a.x, a.y}), [&](auto size, auto packs, unsigned threads) {
+          launch_overlapping("layer norm", forward_kernel<T, size(), packs()>,
+                             dim3(static_cast<unsigned>(a.rows)), dim3(threads), 0, stream, a.width,
+                             a.eps, static_cast<const T*>(a.x), static_cast<const T*>(a.weight),
+                             static_cast<const T*>(a.bias), static_cast<T*>(a.y), a.mean, a.rstd);
+        });
   });
 }
 

@@ -13,6 +13,16 @@ std::optional<at::Tensor> value(const ParamView& param) {
   return param.present() ? std::make_optional(param.read()) : std::nullopt;
 }
 
+/// Nothing on CPU, or where there are many rows.
+std::optional<at::Tensor> skinny_linear(const at::Tensor& x, const ParamView& weight,
+                                        const ParamView& bias, cuda::SkinnyOptions options) {
+  if (!x.is_cuda()) {
+    return {};
+  }
+  options.bias = value(bias);
+  return cuda::skinny_linear(x, weight.read(), options);
+}
+
 /// ATen's norms keep statistics and sums of 16-bit inputs in 16 bits on CPU: they are
 /// given fp32.
 at::Tensor widened(const at::Tensor& x) {
@@ -71,8 +81,30 @@ void embedding_backward_cpu(const T* dy, const int64_t* ids, int64_t count, T* d
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x, const ParamView& weight, const ParamView& bias) {
+  if (const auto skinny = skinny_linear(x, weight, bias, {})) {
+    return *skinny;
+  }
   const at::Tensor weight_t = weight.read().t();
   return bias.present() ? at::addmm(bias.read(), x, weight_t) : at::mm(x, weight_t);
+}
+
+at::Tensor linear_activation(const at::Tensor& x, const ParamView& weight, const ParamView& bias,
+                             Activation kind) {
+  if (const auto skinny = skinny_linear(x, weight, bias, {.activation = kind})) {
+    return *skinny;
+  }
+  if (x.is_cuda() && bias.present() &&
+      (kind == Activation::kRelu || kind == Activation::kGeluTanh)) {
+    return at::_addmm_activation(bias.read(), x, weight.read().t(), 1, 1,
+                                 /*use_gelu=*/kind == Activation::kGeluTanh);
+  }
+  return activation(linear(x, weight, bias), kind);
+}
+
+at::Tensor linear_add(const at::Tensor& x, const ParamView& weight, const ParamView& bias,
+                      const at::Tensor& residual) {
+  const auto skinny = skinny_linear(x, weight, bias, {.residual = residual});
+  return skinny ? *skinny : linear(x, weight, bias).add_(residual);
 }
 
 at::Tensor linear_backward(const at::Tensor& dy, const at::Tensor& x, const ParamView& weight,
@@ -138,8 +170,13 @@ at::Tensor layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, const 
   return dx.to(x.scalar_type());
 }
 
-at::Tensor embedding(const at::Tensor& ids, const ParamView& table) {
-  return at::index_select(table.read(), 0, ids);
+at::Tensor embedding(const at::Tensor& ids, const ParamView& table, int64_t shift,
+                     const at::Tensor& base) {
+  if (ids.is_cuda()) {
+    return cuda::embedding(ids, table.read(), shift, base);
+  }
+  at::Tensor rows = at::index_select(table.read(), 0, shift == 0 ? ids : at::add(ids, shift));
+  return base.defined() ? rows.add_(base) : rows;
 }
 
 void embedding_backward(const at::Tensor& dy, const at::Tensor& ids, const at::Tensor& d_table) {

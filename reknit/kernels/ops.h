@@ -19,6 +19,13 @@ enum class Activation { kRelu, kGelu, kGeluTanh, kSilu };
 /// x [N, in] weight^T [out, in] + bias [out] (may be absent) -> [N, out].
 at::Tensor linear(const at::Tensor& x, const ParamView& weight, const ParamView& bias);
 
+/// The same, and what a decoder does next, with no rounding between where the rows are few
+/// and the device is a GPU: activation(linear), and residual [N, out] + linear.
+at::Tensor linear_activation(const at::Tensor& x, const ParamView& weight, const ParamView& bias,
+                             Activation kind);
+at::Tensor linear_add(const at::Tensor& x, const ParamView& weight, const ParamView& bias,
+                      const at::Tensor& residual);
+
 /// dy [N, out] -> dx [N, in].
 at::Tensor linear_backward(const at::Tensor& dy, const at::Tensor& x, const ParamView& weight,
                            const at::Tensor& d_weight, const at::Tensor& d_bias);
@@ -42,8 +49,10 @@ at::Tensor layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, const 
                                const ParamView& weight, const at::Tensor& d_weight,
                                const at::Tensor& d_bias);
 
-/// ids [N] int64, table [V, H] -> [N, H].
-at::Tensor embedding(const at::Tensor& ids, const ParamView& table);
+/// ids [N] int64, table [V, H] -> base [N, H] (may be undefined) + rows ids + shift of the
+/// table [N, H]. An id without a row throws on CPU and gives NaN on CUDA.
+at::Tensor embedding(const at::Tensor& ids, const ParamView& table, int64_t shift = 0,
+                     const at::Tensor& base = {});
 /// d_table[ids[i]] += dy[i], in a fixed order (deterministic). Undefined d_table: nothing.
 void embedding_backward(const at::Tensor& dy, const at::Tensor& ids, const at::Tensor& d_table);
 

@@ -65,6 +65,24 @@ at::Tensor layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, const 
   return dx;
 }
 
+at::Tensor embedding(const at::Tensor& ids, const at::Tensor& table, int64_t shift,
+                     const at::Tensor& base) {
+  const at::Tensor rows = ids.contiguous();
+  const at::Tensor added = base.defined() ? base.contiguous() : base;
+  at::Tensor y = at::empty({rows.size(0), table.size(1)}, table.options());
+  kernels::Embedding args;
+  args.tokens = rows.size(0);
+  args.width = table.size(1);
+  args.table_rows = table.size(0);
+  args.shift = shift;
+  args.ids = rows.const_data_ptr<int64_t>();
+  args.table = table.const_data_ptr();
+  args.base = data_or_null(added);
+  args.y = y.mutable_data_ptr();
+  kernels::embedding(element_of(table.scalar_type()), args, stream_of(ids));
+  return y;
+}
+
 void embedding_backward(const at::Tensor& dy, const at::Tensor& ids, const at::Tensor& d_table) {
   const at::Tensor rows = dy.contiguous();
   const auto [sorted_ids, order] = at::sort(ids.contiguous(), /*stable=*/true, 0, false);

@@ -1,43 +1,14 @@
-// Drawing tokens: one block a row. The sets of top-k and top-p are found by searching
-// for the bits of their smallest logit, without sorting; sums have a fixed order.
+// Drawing tokens. With top-k or top-p one block a row: their sets are found by searching
+// for the bits of their smallest logit, without sorting. Sums have a fixed order.
 #include "reknit/kernels/sampling.h"
 
-#include "reknit/base/random.h"
-#include "reknit/kernels/device.cuh"
+#include "reknit/kernels/sampling_row.cuh"
 
 namespace reknit::kernels {
 namespace {
 
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / kWarp;
-
-/// Maps floats to integers of the same order (-0 and 0 to one).
-__device__ uint32_t order_of(float x) {
-  const uint32_t bits = __float_as_uint(x + 0.0f);
-  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-}
-__device__ float value_of(uint32_t order) {
-  return __uint_as_float((order & 0x80000000u) != 0 ? order & 0x7fffffffu : ~order);
-}
-
-struct Scratch {
-  uint64_t words[kWarp];
-  double sums[kWarp];
-  float floats[kWarp];
-  int64_t result;
-};
-
-/// One row of logits as the draw sees it.
-struct Row {
-  const float* logits;
-  int64_t columns;
-  int64_t forbidden;  // a column that cannot be drawn, or -1
-  float top;          // largest logit that can be drawn
-  float rate;         // 1 / temperature
-
-  __device__ float at(int64_t i) const { return i == forbidden ? -INFINITY : logits[i]; }
-  __device__ double weight(float x) const { return expf((x - top) * rate); }
-};
 
 /// The columns above `order`, and those equal to it up to column `last`.
 struct Kept {
@@ -190,15 +161,6 @@ __device__ Kept filter(const Row& row, const Sampling& a, Scratch& s) {
   return kept;
 }
 
-__device__ double inclusive_scan(double value) {
-  const int lane = threadIdx.x % kWarp;
-  for (int step = 1; step < kWarp; step *= 2) {
-    const double other = __shfl_up_sync(kAllLanes, value, step);
-    value += lane >= step ? other : 0.0;
-  }
-  return value;
-}
-
 /// The first kept column at which the sum of weights exceeds the share `u` of all.
 __device__ int64_t draw(const Row& row, const Kept& kept, double u, Scratch& s) {
   const Run run = run_of_warp(row.columns);
@@ -255,6 +217,8 @@ __device__ int64_t draw(const Row& row, const Kept& kept, double u, Scratch& s) 
 
 __global__ void __launch_bounds__(kThreads) sample_kernel(Sampling a) {
   __shared__ Scratch s;
+  let_next_start();
+  wait_for_kernels_ahead();
   const int64_t b = blockIdx.x;
   Row row{a.logits + b * a.stride, a.columns, -1, 0.0f, 0.0f};
   if (a.eos >= 0 && a.eos < a.columns && a.forbidden_until[b] > a.positions[b]) {
@@ -276,11 +240,23 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(Sampling a) {
   }
 }
 
+bool is_filtered(const Sampling& a) {
+  return a.temperature > 0 && (a.top_k > 0 || a.top_p < 1.0);
+}
+
 }  // namespace
 
+int64_t sampling_scratch(const Sampling& a) {
+  return is_filtered(a) ? 0 : sampling_parts_scratch(a);
+}
+
 void sample(const Sampling& a, cudaStream_t stream) {
-  launch("sampling", sample_kernel, dim3(static_cast<unsigned>(a.rows)), dim3(kThreads), 0, stream,
-         a);
+  if (is_filtered(a)) {
+    launch_overlapping("sampling", sample_kernel, dim3(static_cast<unsigned>(a.rows)),
+                       dim3(kThreads), 0, stream, a);
+  } else {
+    sample_by_parts(a, stream);
+  }
 }
 
 }  // namespace reknit::kernels

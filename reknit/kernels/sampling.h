@@ -21,9 +21,29 @@ struct Sampling {
   int64_t eos = -1;                          ///< column that may be forbidden; -1: none
   int64_t* tokens = nullptr;                 ///< [rows]
   float* logp = nullptr;                     ///< [rows]
+  void* scratch = nullptr;                   ///< sampling_scratch(args) bytes, aligned to 16
 };
+
+int64_t sampling_scratch(const Sampling& args);
 
 /// The same bits for the same row, key and position, whatever the other rows.
 void sample(const Sampling& args, cudaStream_t stream);
+
+/// What a decode step does with the tokens it drew: row b's token and log-probability go
+/// to place [positions[b], b] of the answers (none past `most`), the token becomes the next
+/// input, and length and position grow by one.
+struct KeepDrawn {
+  int64_t rows = 0;
+  int64_t most = 0;
+  const int64_t* drawn = nullptr;     ///< [rows]
+  const float* drawn_logp = nullptr;  ///< [rows]
+  int64_t* inputs = nullptr;          ///< [rows]
+  int64_t* lengths = nullptr;         ///< [rows]
+  int64_t* positions = nullptr;       ///< [rows]
+  int64_t* tokens = nullptr;          ///< [most, rows]
+  float* logp = nullptr;              ///< [most, rows]
+};
+
+void keep_drawn(const KeepDrawn& args, cudaStream_t stream);
 
 }  // namespace reknit::kernels

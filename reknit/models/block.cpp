@@ -22,8 +22,16 @@ class Residual {
 
   /// `branch` is new memory of ours -> the sublayer's output.
   at::Tensor leave(const at::Tensor& x, at::Tensor branch, ResidualSaved& saved) const {
-    branch.add_(spec_.norm_before && spec_.residual_after_norm ? saved.branch_input : x);
-    return spec_.norm_before ? branch : norm(branch, saved);
+    branch.add_(source(x, saved));
+    return finish(std::move(branch), saved);
+  }
+
+  /// What is added to the branch, and what becomes of the sum: leave() in two.
+  const at::Tensor& source(const at::Tensor& x, const ResidualSaved& saved) const {
+    return spec_.norm_before && spec_.residual_after_norm ? saved.branch_input : x;
+  }
+  at::Tensor finish(at::Tensor sum, ResidualSaved& saved) const {
+    return spec_.norm_before ? sum : norm(sum, saved);
   }
 
   /// -> gradient of the sum of residual and branch.
@@ -114,6 +122,26 @@ void drop_redundant(const ModelSpec& spec, BlockSaved& saved) {
   (spec.activation == ops::Activation::kRelu ? saved.fc1_out : saved.activated).reset();
 }
 
+/// block_forward where nothing is kept and no reduction stands between a product and what
+/// comes after it.
+at::Tensor block_infer(const ModelSpec& spec, const Full& params, const at::Tensor& x,
+                       const Attend& attend) {
+  const auto sum = [&](const at::Tensor& branch, int weight, const at::Tensor& source) {
+    return ops::linear_add(branch, params[weight], params[weight + 1], source);
+  };
+  const Residual around_attn(spec, params, kAttnNormWeight);
+  ResidualSaved attn;
+  const at::Tensor attended = attend(linear(around_attn.enter(x, attn), params, kQkvWeight)).out;
+  const at::Tensor middle =
+      around_attn.finish(sum(attended, kAttnOutWeight, around_attn.source(x, attn)), attn);
+
+  const Residual around_mlp(spec, params, kMlpNormWeight);
+  ResidualSaved mlp;
+  const at::Tensor activated = ops::linear_activation(
+      around_mlp.enter(middle, mlp), params[kFc1Weight], params[kFc1Bias], spec.activation);
+  return around_mlp.finish(sum(activated, kFc2Weight, around_mlp.source(middle, mlp)), mlp);
+}
+
 }  // namespace
 
 double attention_scale(const ModelSpec& spec) {
@@ -122,6 +150,9 @@ double attention_scale(const ModelSpec& spec) {
 
 at::Tensor block_forward(const ModelSpec& spec, const Full& params, const at::Tensor& x,
                          const Attend& attend, const BlockReduce& reduce, BlockSaved* saved) {
+  if (saved == nullptr && reduce.is_identity()) {
+    return block_infer(spec, params, x, attend);
+  }
   BlockSaved local;
   BlockSaved& keep = saved != nullptr ? *saved : local;
   const at::Tensor middle = up_to_activation(spec, params, x, attend, reduce, keep);

@@ -16,9 +16,10 @@ at::Tensor embed_forward(const ModelSpec& spec, const Full& params, const at::Te
     x = ops::linear(x, params[at_embed.project_in], {});
   }
   if (at_embed.positions >= 0) {
-    keep.position_ids =
-        spec.position_offset == 0 ? positions : at::add(positions, spec.position_offset);
-    x.add_(ops::embedding(keep.position_ids, params[at_embed.positions]));
+    if (saved != nullptr) {
+      keep.position_ids = at::add(positions, spec.position_offset);
+    }
+    x = ops::embedding(positions, params[at_embed.positions], spec.position_offset, x);
   }
   if (at_embed.norm_weight >= 0) {
     keep.norm_input = x;

@@ -5,6 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <typeinfo>
+
 namespace reknit {
 
 /// The key-value cache as a model sees it during generation. Owned by the engine; the
@@ -25,6 +27,8 @@ class BlockReduce {
   virtual ~BlockReduce() = default;
   virtual at::Tensor after_attention(at::Tensor partial) const { return partial; }
   virtual at::Tensor after_mlp(at::Tensor partial) const { return partial; }
+  /// True for this class alone: then a sum may be fused with what comes after it.
+  bool is_identity() const { return typeid(*this) == typeid(BlockReduce); }
 };
 
 }  // namespace reknit

@@ -1,0 +1,163 @@
+// Recorded decode steps against the same kernels queued one by one. Only on a GPU.
+#include "reknit/engine/decode_step.h"
+
+#include "reknit/engine/hybrid.h"
+#include "reknit/engine/model.h"
+#include "tests/support/ranks.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace reknit {
+namespace {
+
+using Answers = std::vector<Generation>;
+
+const char* const kOpt = R"({"model_type": "opt", "vocab_size": 512, "hidden_size": 128,
+  "word_embed_proj_dim": 64, "do_layer_norm_before": false, "num_hidden_layers": 3,
+  "num_attention_heads": 4, "ffn_dim": 256, "max_position_embeddings": 1024})";
+const char* const kBloom = R"({"model_type": "bloom", "vocab_size": 512, "hidden_size": 128,
+  "n_layer": 3, "n_head": 4})";
+
+struct Round {
+  size_t prompts;
+  SamplingSettings sampling;
+};
+
+/// The answers of a fresh model to each round, with and without recorded steps.
+class DecodeStepTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!at::globalContext().hasCUDA() || !CudaGraph::available(c10::Device(c10::kCUDA, 0)) ||
+        kPoisonReleased) {
+      GTEST_SKIP() << "needs a GPU";
+    }
+  }
+
+  static GenerationRequest request(size_t i) {
+    GenerationRequest request{{}, i};
+    for (size_t t = 0; t < 3 + 5 * (i % 7); ++t) {
+      request.prompt.push_back(static_cast<int64_t>(5 + (i * 131 + t * 17) % 500));
+    }
+    return request;
+  }
+
+  /// `each` (may be empty) is called before every round but the first.
+  static std::vector<Answers> run(const char* config, at::ScalarType dtype, bool record,
+                                  const std::vector<Round>& rounds, int world = 1,
+                                  const std::function<void(Model&)>& each = {}) {
+    std::vector<std::vector<Answers>> all(world);
+    auto comms = make_thread_group(world, {.name = "world", .timeout = std::chrono::seconds(20)});
+    const c10::Device device(c10::kCUDA, 0);
+    run_ranks(
+        std::vector<c10::Device>(world, device),
+        [&](int rank) {
+          const std::shared_ptr<Communicator> comm = std::move(comms[rank]);
+          SlotPool pool([&](int64_t bytes) {
+            return at::empty({bytes}, at::TensorOptions(at::kByte).device(device));
+          });
+          const auto model = make_model(
+              ModelSpec::from_hf(nlohmann::json::parse(config)),
+              {.name = "actor", .dtype = dtype, .placement = {3, world}, .allocator = {}},
+              StoreComms::over(comm, world), pool);
+          pool.seal();
+          init_model(*model, 3);
+          Hybrid hybrid(model->decoder, model->store, {.record_steps = record});
+          for (size_t p = 0; p < rounds.size(); ++p) {
+            if (p > 0 && each) {
+              each(*model);
+            }
+            std::vector<GenerationRequest> requests;
+            for (size_t i = 0; i < rounds[p].prompts; ++i) {
+              requests.push_back(request(i));
+            }
+            GenerateLease lease = hybrid.enter_generation();
+            all[rank].push_back(lease.generate(requests, 64, rounds[p].sampling));
+          }
+        },
+        [&](const std::string& reason) { std::fprintf(stderr, "%s\n", reason.c_str()); });
+    for (const auto& other : all) {
+      expect_equal(all[0], other);
+    }
+    return all[0];
+  }
+
+  static void expect_equal(const std::vector<Answers>& a, const std::vector<Answers>& b) {
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t p = 0; p < a.size(); ++p) {
+      for (size_t i = 0; i < a[p].size(); ++i) {
+        EXPECT_EQ(a[p][i].tokens, b[p][i].tokens) << "phase " << p << " prompt " << i;
+        EXPECT_EQ(a[p][i].ended, b[p][i].ended) << "phase " << p << " prompt " << i;
+        EXPECT_EQ(a[p][i].logprobs, b[p][i].logprobs) << "phase " << p << " prompt " << i;
+      }
+    }
+  }
+};
+
+TEST_F(DecodeStepTest, GrowingAndShrinkingBatchesGiveTheTokensOfKernelsOneByOne) {
+  const SamplingSettings greedy{.max_new_tokens = 40};
+  const SamplingSettings sampled{.max_new_tokens = 21, .temperature = 1.0, .seed = 5};
+  const SamplingSettings filtered{
+      .max_new_tokens = 12, .temperature = 0.7, .top_k = 20, .top_p = 0.9, .vocab = 500};
+  const std::vector<Round> rounds{{3, greedy},
+                                  {16, sampled},
+                                  {16, sampled},
+                                  {40, greedy},
+                                  {1, sampled},
+                                  {5, filtered},
+                                  {16, sampled},
+                                  {3, greedy},
+                                  {2, {.max_new_tokens = 1}},
+                                  {4, {.max_new_tokens = 300}}};
+  for (const char* config : {kOpt, kBloom}) {
+    for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16, at::kFloat}) {
+      SCOPED_TRACE(testing::Message() << config << " " << dtype);
+      const auto recorded = run(config, dtype, true, rounds);
+      expect_equal(recorded, run(config, dtype, false, rounds));
+      EXPECT_EQ(recorded[3][39].tokens.size(), 40u);
+    }
+  }
+}
+
+// In 16 bits a row's bits do not depend on how many others there are, so that rows may
+// drop out of the one and stay in the other.
+TEST_F(DecodeStepTest, AnswersThatEndAtDifferentStepsAreCutThere) {
+  SamplingSettings sampling{.max_new_tokens = 60, .temperature = 1.5};
+  const auto free = run(kOpt, at::kHalf, true, {{12, sampling}});
+  sampling.eos = free[0][0].tokens[4];
+  const auto ended = run(kOpt, at::kHalf, true, {{12, sampling}, {12, sampling}});
+  EXPECT_LE(ended[0][0].tokens.size(), 5u);
+  EXPECT_TRUE(ended[0][0].ended);
+  expect_equal(ended, run(kOpt, at::kHalf, false, {{12, sampling}, {12, sampling}}));
+}
+
+TEST_F(DecodeStepTest, ABatchWhoseAnswersHaveAllEndedStopsEarly) {
+  SamplingSettings sampling{.max_new_tokens = 500, .temperature = 1.0};
+  const auto free = run(kBloom, at::kHalf, true, {{1, sampling}});
+  sampling.eos = free[0][0].tokens[2];
+  run(kBloom, at::kHalf, true, {{1, sampling}});
+}
+
+TEST_F(DecodeStepTest, RanksThatShareAGpuRecordAtTheSameTime) {
+  const SamplingSettings sampling{.max_new_tokens = 30, .temperature = 1.0};
+  const auto one = run(kBloom, at::kBFloat16, true, {{6, sampling}, {9, sampling}});
+  expect_equal(one, run(kBloom, at::kBFloat16, true, {{6, sampling}, {9, sampling}}, 4));
+}
+
+TEST_F(DecodeStepTest, AReplayReadsTheWeightsOfItsPhase) {
+  const SamplingSettings sampling{.max_new_tokens = 20};
+  const auto edit = [](Model& model) {
+    Edit edit = model.store.edit(0, 0, 0);
+    edit.value().copy_(edit.value().roll(1, 0));
+    std::move(edit).commit();
+  };
+  const std::vector<Round> rounds{{8, sampling}, {8, sampling}, {8, sampling}};
+  const auto recorded = run(kOpt, at::kHalf, true, rounds, 1, edit);
+  EXPECT_NE(recorded[0][0].tokens, recorded[1][0].tokens);
+  expect_equal(recorded, run(kOpt, at::kHalf, false, rounds, 1, edit));
+}
+
+}  // namespace
+}  // namespace reknit
