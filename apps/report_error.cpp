@@ -1,6 +1,6 @@
 #include "apps/report_error.h"
 
-#include "reknit/base/error.h"
+#include "reknit/engine/runtime.h"
 
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
@@ -45,6 +45,9 @@ constexpr const char* kBugHelp =
 int report_error(const std::exception& error) noexcept {
   try {
     const auto* ours = dynamic_cast<const Error*>(&error);
+    if (dynamic_cast<const SaidError*>(&error) != nullptr) {
+      return static_cast<int>(ours->code());
+    }
     if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
       return report("out of memory: the host refused an allocation",
                     "use a smaller model, batch or length, or fewer ranks on this host",

@@ -264,10 +264,13 @@ class RankRun {
   }
 
   RunState run_state() {
+    RunModel actor{"actor", &models_.actor->store, &ppo_.actor_trainer()};
+    if (ppo_.actor_average() != nullptr) {
+      actor.averages = &ppo_.actor_average()->shards();
+    }
     return {&world_,
             step_,
-            {{"actor", &models_.actor->store, &ppo_.actor_trainer()},
-             {"critic", &models_.critic->store, &ppo_.critic_trainer()}}};
+            {actor, {"critic", &models_.critic->store, &ppo_.critic_trainer()}}};
   }
 
   void save() {
@@ -403,8 +406,6 @@ void refuse_unbuilt(const PpoOptions& o) {
       {!o.reward_fn.empty(), "--reward-fn"},
       {!o.reward_cmd.empty(), "--reward-cmd"},
       {!o.reward_rule.empty(), "--reward-rule"},
-      {o.enable_ema && (o.save_interval || !o.resume.empty()),
-       "--enable-ema together with --save-interval or --resume"},
   };
   for (const auto& [given, flag] : flags) {
     require<UsageError>(!given, flag, " is not built into this version");

@@ -1,5 +1,6 @@
 #include "apps/session.h"
 
+#include "apps/report_error.h"
 #include "reknit/base/atomic_file.h"
 #include "reknit/models/name_map.h"
 
@@ -41,6 +42,7 @@ RankPlan rank_plan(const RunOptions& options) {
     plan.rendezvous = options.place.launched->rendezvous;
   }
   plan.timeout = std::chrono::seconds(options.timeout_s);
+  plan.report = report_error;
   return plan;
 }
 

@@ -14,6 +14,7 @@ namespace {
 constexpr const char* kMaster = "master";
 constexpr const char* kExpAvg = "exp_avg";
 constexpr const char* kExpAvgSq = "exp_avg_sq";
+constexpr const char* kAverage = "average";
 constexpr const char* kWeight = "weight";
 
 std::string key_of(const std::string& kind, const std::string& param) {
@@ -49,7 +50,7 @@ bool writes_shards(const Store& store) {
   return store.comms().world->rank() < store.settings().placement.shard_size;
 }
 
-NamedTensors shard_tensors(Store& store, AdamW* optimizer, bool with_frozen) {
+NamedTensors shard_tensors(Store& store, const ShardExtras& extras, bool with_frozen) {
   NamedTensors tensors;
   if (!writes_shards(store)) {
     return tensors;
@@ -62,9 +63,12 @@ NamedTensors shard_tensors(Store& store, AdamW* optimizer, bool with_frozen) {
         continue;
       }
       append(tensors, kMaster, part, trained[i].master);
-      if (optimizer != nullptr) {
-        append(tensors, kExpAvg, part, optimizer->state(i).exp_avg);
-        append(tensors, kExpAvgSq, part, optimizer->state(i).exp_avg_sq);
+      if (extras.optimizer != nullptr) {
+        append(tensors, kExpAvg, part, extras.optimizer->state(i).exp_avg);
+        append(tensors, kExpAvgSq, part, extras.optimizer->state(i).exp_avg_sq);
+      }
+      if (extras.averages != nullptr) {
+        append(tensors, kAverage, part, extras.averages->at(i));
       }
     }
   }
@@ -159,16 +163,19 @@ void ShardReader::require_cover(const std::string& kind, const ParamSpec& param)
                       kind.empty() ? "" : str(" (", kind, ")"));
 }
 
-void ShardReader::check(Store& store, bool with_moments, bool frozen_excluded) const {
+void ShardReader::check(Store& store, const ShardExtras& extras, bool frozen_excluded) const {
   for (GroupId group = 0; group < store.num_groups(); ++group) {
     for (const ParamSpec& param : store.spec(group).params) {
       if (frozen_excluded && !param.trainable && values_of(param.name).empty()) {
         continue;
       }
       require_cover("", param);
-      if (with_moments && param.trainable) {
+      if (extras.optimizer != nullptr && param.trainable) {
         require_cover(kExpAvg, param);
         require_cover(kExpAvgSq, param);
+      }
+      if (extras.averages != nullptr && param.trainable) {
+        require_cover(kAverage, param);
       }
     }
   }
@@ -188,7 +195,7 @@ void ShardReader::copy(const std::string& kind, const ShardSlice& slice,
   }
 }
 
-void ShardReader::load(Store& store, AdamW* optimizer) const {
+void ShardReader::load(Store& store, const ShardExtras& extras) const {
   for (GroupId group = 0; group < store.num_groups(); ++group) {
     const std::vector<ParamSpec>& params = store.spec(group).params;
     for (size_t i = 0; i < params.size(); ++i) {
@@ -198,14 +205,16 @@ void ShardReader::load(Store& store, AdamW* optimizer) const {
       }
     }
   }
-  if (optimizer == nullptr) {
-    return;
-  }
   const std::vector<OptimizerShard> shards = store.shards();
   for (size_t i = 0; i < shards.size(); ++i) {
     for (const ShardSlice& slice : shards[i].slices) {
-      copy(kExpAvg, slice, optimizer->state(i).exp_avg);
-      copy(kExpAvgSq, slice, optimizer->state(i).exp_avg_sq);
+      if (extras.optimizer != nullptr) {
+        copy(kExpAvg, slice, extras.optimizer->state(i).exp_avg);
+        copy(kExpAvgSq, slice, extras.optimizer->state(i).exp_avg_sq);
+      }
+      if (extras.averages != nullptr) {
+        copy(kAverage, slice, extras.averages->at(i));
+      }
     }
   }
 }

@@ -2,8 +2,8 @@
 // other placement and rank count can find.
 //
 // A file holds flat tensors named KIND:PARAMETER@OFFSET: the elements of the flattened
-// parameter from OFFSET on. KIND is, for a trained parameter, master, exp_avg or
-// exp_avg_sq (fp32), for a frozen one weight (in its own dtype). No element is in two
+// parameter from OFFSET on. KIND is, for a trained parameter, master, exp_avg,
+// exp_avg_sq or average (fp32), for a frozen one weight (in its own dtype). No element is in two
 // files: replicas write nothing, and what is whole on every rank is written in parts.
 #pragma once
 
@@ -21,10 +21,16 @@ namespace reknit {
 /// True on the ranks that write: those of the first shard group.
 bool writes_shards(const Store& store);
 
+/// What a checkpoint holds of a model beside its parameters; null: not that. Not owned.
+struct ShardExtras {
+  AdamW* optimizer = nullptr;                   ///< its moments
+  std::vector<at::Tensor>* averages = nullptr;  ///< moving averages, one for each of shards()
+};
+
 /// What this rank writes: views of the live memory, valid until the next update, ordered
-/// after nothing: the caller has waited for the compute stream. Local. Moments only with
-/// an `optimizer`, frozen parameters only with `with_frozen`.
-NamedTensors shard_tensors(Store& store, AdamW* optimizer, bool with_frozen);
+/// after nothing: the caller has waited for the compute stream. Local. Frozen parameters
+/// only with `with_frozen`.
+NamedTensors shard_tensors(Store& store, const ShardExtras& extras, bool with_frozen);
 
 /// Name, shape and trainable of every parameter in the model's order.
 nlohmann::json parameter_table(const Store& store);
@@ -43,12 +49,12 @@ class ShardReader {
   /// Throws InputError naming the first parameter of the store that is not covered
   /// exactly once, for everything that load() will read. A frozen parameter may be
   /// absent where `frozen_excluded`. Local.
-  void check(Store& store, bool with_moments, bool frozen_excluded) const;
+  void check(Store& store, const ShardExtras& extras, bool frozen_excluded) const;
 
-  /// Fills weights, masters and, with an `optimizer`, moments: every rank takes its parts
+  /// Fills weights, masters and `extras`: every rank takes its parts
   /// out of the mapped files. 16-bit weights are rounded from the masters. Parameters that
   /// are absent keep their values. Local; between passes, on all ranks alike.
-  void load(Store& store, AdamW* optimizer) const;
+  void load(Store& store, const ShardExtras& extras) const;
 
  private:
   struct Piece {

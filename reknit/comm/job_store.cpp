@@ -24,11 +24,14 @@ constexpr auto kLook = 200ms;       ///< between two looks at who is missing
 constexpr auto kRollCall = 1s;
 constexpr auto kFarewell = 30s;  ///< for the others to leave a job that went well
 constexpr auto kFailedFarewell = 1s;
+constexpr auto kSpeech = 3s;  ///< for a speaker to say what it has to
+constexpr std::chrono::milliseconds kShortestAnswer = 1s;  ///< that the store may take
 
 constexpr int kOnlyErrors = 2;
 
 const std::string kAbort = "abort\n";
 const std::string kRoll = "roll";
+const std::string kSaid = "said\n";
 
 std::string numbered(const char* name, int64_t number) {
   return str(name, "/", number);
@@ -99,15 +102,15 @@ std::vector<std::string> JobStore::keys_of_all(const char* name) const {
   return keys;
 }
 
-/// Waits for the server for at most `left`.
-void JobStore::connect(std::chrono::milliseconds left) {
+/// Waits for the server for at most `left`, and later for each `answer`.
+void JobStore::connect(std::chrono::milliseconds left, std::chrono::milliseconds answer) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(rendezvous_.port);
   options.isServer = serves();
   options.waitWorkers = false;
   options.timeout = std::clamp<std::chrono::milliseconds>(left, 100ms, kReport);
   auto tcp = c10::make_intrusive<c10d::TCPStore>(rendezvous_.host, options);
-  tcp->setTimeout(kReport);
+  tcp->setTimeout(std::clamp<std::chrono::milliseconds>(answer, kShortestAnswer, kReport));
   store_ = c10::make_intrusive<c10d::PrefixStore>(prefix_, tcp);
   polled_ = c10::make_intrusive<c10d::PrefixStore>(prefix_, tcp->clone());
   store_->set(numbered("joined", rendezvous_.rank), std::string("1"));
@@ -132,7 +135,8 @@ void JobStore::meet(const CommOptions& options) {
     try {
       if (!store_) {
         const auto passed = Clock::now() - start;
-        connect(options.timeout - std::chrono::duration_cast<std::chrono::milliseconds>(passed));
+        connect(options.timeout - std::chrono::duration_cast<std::chrono::milliseconds>(passed),
+                options.timeout);
       }
       if (store_->check(keys_of_all("joined"))) {
         return;
@@ -262,19 +266,24 @@ void JobStore::read_log() {
     if (!polled_->check({key})) {
       return;
     }
-    const std::string entry = polled_->get_to_str(key);
-    if (entry == kRoll) {
-      polled_->set(str("alive/", log_read_, "/", rendezvous_.rank), std::string("1"));
-    } else {
-      const size_t end_of_path = entry.find('\n', kAbort.size());
-      const Aborted aborted{entry.substr(kAbort.size(), end_of_path - kAbort.size()),
-                            entry.substr(end_of_path + 1)};
-      {
-        std::lock_guard lock(members_mutex_);
-        aborted_.push_back(aborted);
-      }
-      deliver(aborted, true);
+    hear(log_read_, polled_->get_to_str(key));
+  }
+}
+
+void JobStore::hear(int64_t number, const std::string& entry) {
+  if (entry == kRoll) {
+    polled_->set(str("alive/", number, "/", rendezvous_.rank), std::string("1"));
+  } else if (entry.starts_with(kSaid)) {
+    said_ = std::stoi(entry.substr(kSaid.size()));
+  } else {
+    const size_t end_of_path = entry.find('\n', kAbort.size());
+    const Aborted aborted{entry.substr(kAbort.size(), end_of_path - kAbort.size()),
+                          entry.substr(end_of_path + 1)};
+    {
+      std::lock_guard lock(members_mutex_);
+      aborted_.push_back(aborted);
     }
+    deliver(aborted, true);
   }
 }
 
@@ -331,6 +340,35 @@ std::optional<std::vector<int>> JobStore::silent_ranks(const std::function<bool(
   } catch (const std::exception& error) {
     lose(error);
     return std::nullopt;
+  }
+}
+
+std::optional<int> JobStore::await_speaker(bool echo) noexcept {
+  try {
+    for (int turn = 0; said_ == kNothingSaid && !lost_; ++turn) {
+      // The first turn is for those that found the error themselves.
+      const bool runs = !echo || turn > 0;
+      if (runs && store_->add(numbered("speaker", turn), 1) == 1) {
+        return std::nullopt;
+      }
+      const auto deadline = Clock::now() + kSpeech;
+      while (said_ == kNothingSaid && !lost_ && Clock::now() < deadline) {
+        std::this_thread::sleep_for(10ms);
+      }
+    }
+  } catch (const std::exception& error) {
+    lose(error);
+  }
+  return said_ == kNothingSaid ? std::nullopt : std::optional<int>(said_);
+}
+
+void JobStore::said(int code) noexcept {
+  try {
+    if (!lost_) {
+      append(kSaid + std::to_string(code));
+    }
+  } catch (const std::exception& error) {
+    lose(error);
   }
 }
 

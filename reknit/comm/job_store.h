@@ -80,14 +80,23 @@ class JobStore {
   /// answered itself it has heard of every abort before the question.
   std::optional<std::vector<int>> silent_ranks(const std::function<bool()>& enough);
 
+  /// Of a failed job: elects the process that says why. Nothing: it is this one, which has to
+  /// speak at once and then call said(). Otherwise the exit code that another one has said.
+  /// `echo`: the error is another process's, which goes first. A speaker that dies, or falls
+  /// silent for seconds, is replaced; once the store is lost, every process speaks.
+  std::optional<int> await_speaker(bool echo) noexcept;
+  void said(int code) noexcept;
+
  private:
+  static constexpr int kNothingSaid = -1;
+
   struct Aborted {
     std::string path;
     std::string reason;
   };
 
   void meet(const CommOptions& options);
-  void connect(std::chrono::milliseconds left);
+  void connect(std::chrono::milliseconds left, std::chrono::milliseconds answer);
   void leave() noexcept;
   bool serves() const;
   std::vector<std::string> keys_of_all(const char* name) const;
@@ -95,6 +104,7 @@ class JobStore {
   void poll() noexcept;
   void lose(const std::exception& error) noexcept;
   void read_log();
+  void hear(int64_t number, const std::string& entry);
   void post_progress();
   void deliver(const Aborted& aborted, bool told) noexcept;
   int64_t append(const std::string& entry);
@@ -104,6 +114,7 @@ class JobStore {
   c10::intrusive_ptr<c10d::Store> store_;   ///< asked by the ranks
   c10::intrusive_ptr<c10d::Store> polled_;  ///< asked by the watchdog
   std::atomic<bool> lost_ = false;
+  std::atomic<int> said_ = kNothingSaid;  ///< the exit code that a process has said
 
   std::mutex members_mutex_;
   std::vector<std::pair<JobMember*, int64_t>> members_;  ///< and the progress last posted

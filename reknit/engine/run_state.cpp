@@ -123,6 +123,7 @@ Json model_json(const RunModel& model) {
           {"dtype", c10::toString(settings.dtype)},
           {"parameters", parameter_table(*model.store)},
           {"frozen_saved", model.save_frozen},
+          {"averaged", model.averages != nullptr},
           {"trainer", trainer_json(model.trainer)}};
 }
 
@@ -135,14 +136,17 @@ Json state_json(const RunState& run, const Json& extra) {
           {"world", run.world->size()}, {"models", models},    {"extra", extra}};
 }
 
+ShardExtras extras_of(const RunModel& model) {
+  return {model.trainer == nullptr ? nullptr : &model.trainer->optimizer(), model.averages};
+}
+
 FileRecord write_shards(const RunModel& model, const std::string& folder) {
   if (!writes_shards(*model.store)) {
     return {};
   }
-  AdamW* optimizer = model.trainer == nullptr ? nullptr : &model.trainer->optimizer();
   const std::string path =
       (fs::path(folder) / shard_file_name(model.name, model.store->shard_index())).string();
-  write_safetensors(path, shard_tensors(*model.store, optimizer, model.save_frozen));
+  write_safetensors(path, shard_tensors(*model.store, extras_of(model), model.save_frozen));
   return record_file(path);
 }
 
@@ -222,12 +226,16 @@ ShardReader open_model(const Json& saved, const RunModel& model, const std::stri
   require_same_parameters(saved.at("parameters"), *model.store, trained, path);
   require<InputError>(!trained || !saved.at("trainer").is_null(), "the checkpoint ", path,
                       " holds no optimizer state of ", model.name);
+  if (model.averages != nullptr && !saved.value("averaged", false)) {
+    throw InputError(str("the checkpoint ", path, " holds no moving average of ", model.name),
+                     "resume with the flags that the run began with");
+  }
   std::vector<std::string> files;
   for (const Json& file : saved.at("files")) {
     files.push_back((fs::path(path) / file.get<std::string>()).string());
   }
   ShardReader reader(files);
-  reader.check(*model.store, trained, !saved.at("frozen_saved").get<bool>());
+  reader.check(*model.store, extras_of(model), !saved.at("frozen_saved").get<bool>());
   return reader;
 }
 
@@ -246,7 +254,7 @@ Json load_together(RunState& run, const std::string& path) {
     const RunModel& model = run.models[i];
     warn_of_gradients(model, "dropped");
     model.store->drop_step();
-    readers[i].load(*model.store, model.trainer == nullptr ? nullptr : &model.trainer->optimizer());
+    readers[i].load(*model.store, extras_of(model));
     if (model.trainer != nullptr) {
       model.trainer->restore(trainer_state(find_model(state, model.name, path).at("trainer")));
     }

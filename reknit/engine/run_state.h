@@ -2,7 +2,7 @@
 // caller wants to remember, in one folder that is whole or does not exist.
 //
 // state.json holds {format, version, step, world, models, extra}; a model is {name,
-// files, placement, dtype, parameters, frozen_saved, trainer}. The shard files are
+// files, placement, dtype, parameters, frozen_saved, averaged, trainer}. The shard files are
 // described in checkpoint/shards.h, complete.json in checkpoint/run_folder.h. What was
 // saved under any placement and rank count loads under any other, values exact; under
 // the same ones the continued run is bit-equal.
@@ -27,6 +27,9 @@ struct RunModel {
   Trainer* trainer = nullptr;  ///< null: only the parameters
   /// False leaves frozen parameters out; whoever loads must have loaded them before.
   bool save_frozen = true;
+  /// A moving average that belongs to the run, one flat tensor for each of the store's
+  /// shards(); null: none.
+  std::vector<at::Tensor>* averages = nullptr;
 };
 
 struct RunState {

@@ -1,6 +1,7 @@
 #include "reknit/engine/runtime.h"
 
 #include "reknit/base/rank.h"
+#include "reknit/comm/job_store.h"
 #include "reknit/comm/nccl.h"
 #include "reknit/comm/threads.h"
 
@@ -34,7 +35,17 @@ void run_launched(const RankPlan& plan, const std::function<void(RankEnvironment
     body(environment);
   } catch (const std::exception& error) {
     environment.world->abort(error.what());
-    throw;
+    if (!plan.report) {
+      throw;
+    }
+    const auto job = JobStore::join(place, options);
+    const bool echo = dynamic_cast<const AbortedError*>(&error) != nullptr;
+    auto code = job->await_speaker(echo);
+    if (!code) {
+      code = plan.report(error);
+      job->said(*code);
+    }
+    throw SaidError(*code);
   }
 }
 

@@ -1,6 +1,7 @@
 // Starts the ranks of this process with the communicator and memory that fit them.
 #pragma once
 
+#include "reknit/base/error.h"
 #include "reknit/comm/gloo.h"
 #include "reknit/store/slot_pool.h"
 
@@ -20,6 +21,15 @@ struct RankPlan {
   std::vector<c10::Device> devices;      ///< one per rank of this process
   std::optional<Rendezvous> rendezvous;  ///< of a launched process; then one device
   std::chrono::milliseconds timeout{600'000};
+  /// Tells the user of an error and returns the exit code. If given, run_on_ranks has one of
+  /// the launched processes call it and then throws SaidError in all of them.
+  std::function<int(const std::exception&)> report;
+};
+
+/// The run has failed and the user has been told, by this process or by another one: all
+/// that is left is to end with `code()`.
+struct SaidError : Error {
+  explicit SaidError(int code) : Error(static_cast<ExitCode>(code), "the run has failed") {}
 };
 
 /// What a rank finds when it starts.

@@ -134,6 +134,26 @@ def test_the_moving_average_is_written_beside_the_actor(inputs, tmp_path):
     assert any((after[name] != value).any() for name, value in before.items())
 
 
+def test_a_resumed_run_has_the_moving_average_of_an_unbroken_one(inputs, tmp_path):
+    flags = ["--enable-ema", "--ema-beta", 0.75, "--save-interval", 1, "--dtype", "bf16"]
+    run(*ppo(inputs, tmp_path / "whole", "--steps", 3, "--ranks", 2, *flags))
+    run(*ppo(inputs, tmp_path / "parts", "--steps", 1, "--ranks", 2, *flags))
+    run(*ppo(inputs, tmp_path / "parts", "--steps", 3, "--ranks", 2, *flags, "--resume", "auto"))
+    for name in ("actor", "actor_ema"):
+        whole, parts = (
+            (tmp_path / folder / name / "model.safetensors").read_bytes()
+            for folder in ("whole", "parts")
+        )
+        assert whole == parts, name
+
+    plain = ppo(inputs, tmp_path / "plain", "--steps", 1, "--ranks", 2, "--save-interval", 1)
+    run(*plain)
+    more = ppo(inputs, tmp_path / "plain", "--steps", 2, "--ranks", 2, "--resume", "auto", *flags)
+    result = subprocess.run(more, capture_output=True, text=True, env=clean_environment())
+    assert result.returncode == 3
+    assert "holds no moving average of actor" in result.stderr
+
+
 def start_ranks(command):
     """RANKS processes with the variables that torchrun sets, and no agent that would end them."""
     with socket.socket() as probe:
@@ -176,5 +196,35 @@ def test_when_a_process_is_killed_the_others_end_with_exit_code_4(inputs, tmp_pa
             process.kill()
             process.wait()
     assert {code for _, code in said.values()} == {4}, said
-    assert any("error: " in text for text, _ in said.values()), said
+    errors = [text for text, _ in said.values() if "error: " in text]
+    # Without the meeting place the others cannot agree on who speaks.
+    assert len(errors) == (2 if victim == 0 else 1), said
+    assert errors[0].count("error: ") == 1
+    assert f"ranks {victim} of 3" in errors[0] or victim == 0
     assert not (tmp_path / "run" / "actor").exists()
+
+
+def test_an_error_of_one_process_is_said_once_and_all_end_with_its_code(inputs, tmp_path):
+    (tmp_path / "run" / "metrics.jsonl").mkdir(parents=True)  # rank 0 cannot write it
+    ranks = start_ranks(ppo(inputs, tmp_path / "run", "--steps", 3, "--resume", "auto"))
+    said = [process.communicate(timeout=60)[1] for process in ranks]
+    assert [process.returncode for process in ranks] == [3] * RANKS, said
+    assert sum(text.count("error: ") for text in said) == 1, said
+
+
+@pytest.mark.parametrize("victim", [1, 0], ids=["a-rank", "the-rank-that-hosts-the-meeting"])
+def test_a_stopped_process_ends_the_others_at_the_timeout(inputs, tmp_path, victim):
+    ranks = start_ranks(ppo(inputs, tmp_path / "run", "--steps", 100000, "--timeout", 3))
+    others = [process for rank, process in enumerate(ranks) if rank != victim]
+    try:
+        wait_until(lambda: len(metrics(tmp_path / "run")) >= 1, 60)
+        ranks[victim].send_signal(signal.SIGSTOP)
+        start = time.monotonic()
+        said = [process.communicate(timeout=60)[1] for process in others]
+        assert time.monotonic() - start < 20
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    assert {process.returncode for process in others} == {4}, said
+    assert any("timed out after 3 s" in text for text in said), said
