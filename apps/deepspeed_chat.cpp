@@ -76,7 +76,7 @@ constexpr ChatFlag kStep3[] = {
     {"enable-mixed-precision-lora", kFlag, "", kRefused, {}, kNoLora},
     {"compute-fp32-loss", kFlag, "", kNoMeaning, {}, "losses are always computed in fp32"},
     {"enable-tensorboard", kFlag, "", kAlias, "tensorboard"},
-    {"tensorboard-path", kValue, "step3_tensorboard", kNoMeaning, {}, "metrics.jsonl in --out has the numbers"},
+    {"tensorboard-path", kValue, "step3_tensorboard", kNoMeaning, {}, "--tensorboard DIR names the folder; without one it is tensorboard in --out"},
     {"add-eot-token", kFlag, "", kRefused, {}, "add the token to the tokenizer and the model before training"},
     {"align-overflow", kFlag, "", kSame},
     {"print-answers", kFlag, "", kNoMeaning, {}, kSamples},

@@ -71,7 +71,8 @@ void finish(GenerateOptions& o, bool has_prompt) {
   }
   if (o.min_new_tokens > o.max_new_tokens) {
     throw UsageError(str("--min-new-tokens ", o.min_new_tokens, " is more than --max-new-tokens ",
-                         o.max_new_tokens));
+                         o.max_new_tokens),
+                     "lower --min-new-tokens or raise --max-new-tokens");
   }
   o.model_dir = require_model("--model", o.model_dir);
   o.tokenizer_dir = require_model("--tokenizer", o.tokenizer_dir);

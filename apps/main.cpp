@@ -12,7 +12,11 @@
 
 #include <CLI/App.hpp>
 
+#include <csignal>
+
 int main(int argc, char** argv) {
+  // A reader of our output that has gone away (`| head`) ends no run.
+  std::signal(SIGPIPE, SIG_IGN);
   using reknit::Command;
   const std::vector<Command> commands = {
       {"ppo", "Step 3 of RLHF: PPO with actor, critic, reference and reward",

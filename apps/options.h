@@ -41,6 +41,8 @@ struct TrainOptions : RunOptions {
   std::string resume;  ///< "auto" or a checkpoint's folder; empty: a fresh start
   std::optional<double> time_limit_min;
   std::optional<int64_t> log_interval;
+  bool tensorboard = false;     ///< writes event files
+  std::string tensorboard_dir;  ///< their folder; empty: in --out
   bool deepspeed_chat = false;  ///< --compat deepspeed-chat
 };
 

@@ -80,7 +80,8 @@ Place resolve_place(const RunOptions& options, const std::vector<GpuInfo>& gpus,
   }
   if (place.ranks % place.nodes != 0) {
     throw UsageError(str(place.ranks, " ranks (", place.ranks_from, ") do not spread evenly over ",
-                         place.nodes, " nodes (", place.nodes_from, ")"));
+                         place.nodes, " nodes (", place.nodes_from, ")"),
+                     "pass --nodes with a divisor of the ranks");
   }
   return place;
 }

@@ -40,6 +40,23 @@ constexpr const char* kBugHelp =
     "this is a bug of ours; please report this message, the command line, and what `reknit env` "
     "prints";
 
+// For a sentence that has no help of its own.
+const char* help_for(ExitCode code) {
+  switch (code) {
+    case ExitCode::kUsage:
+      return "reknit COMMAND --help says what each flag takes; docs/errors.md has the sentences";
+    case ExitCode::kInput:
+      return "look at the file that is named; docs/errors.md has the sentences";
+    case ExitCode::kRank:
+      return "look at the named rank's machine and start again (--resume auto goes on from a "
+             "checkpoint); docs/errors.md has the sentences";
+    case ExitCode::kNumbers:
+      return "lower the learning rate, or look at the data of this step";
+    default:
+      return kBugHelp;
+  }
+}
+
 }  // namespace
 
 int report_error(const std::exception& error) noexcept {
@@ -59,8 +76,7 @@ int report_error(const std::exception& error) noexcept {
     if (ours == nullptr) {
       return report(error.what(), kBugHelp, ExitCode::kBug);
     }
-    const bool bug = ours->code() == ExitCode::kBug;
-    return report(ours->what(), ours->help().empty() && bug ? kBugHelp : ours->help(),
+    return report(ours->what(), ours->help().empty() ? help_for(ours->code()) : ours->help(),
                   ours->code());
   } catch (...) {
     return static_cast<int>(ExitCode::kBug);

@@ -3,6 +3,7 @@
 #include "reknit/base/atomic_file.h"
 #include "reknit/base/log.h"
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -10,6 +11,18 @@ namespace reknit {
 namespace {
 
 namespace fs = std::filesystem;
+
+// Every run begins by writing these two.
+void require_run_folder(const std::string& path) {
+  const bool empty = !fs::exists(path) || (fs::is_directory(path) && fs::is_empty(path));
+  const bool run =
+      fs::is_regular_file(path + "/log.txt") && fs::is_regular_file(path + "/config.json");
+  if (!empty && !run) {
+    throw UsageError(str("--overwrite would empty --out ", path,
+                         ", which is no run's folder: log.txt or config.json is not in it"),
+                     "pass another --out, or empty it yourself");
+  }
+}
 
 }  // namespace
 
@@ -19,10 +32,14 @@ RunFolder::RunFolder(std::string path, bool overwrite) : path_(std::move(path)) 
   }
   std::error_code error;
   if (overwrite) {
+    require_run_folder(path_);
     fs::remove_all(path_, error);
   }
   fs::create_directories(path_, error);
-  require<UsageError>(!error, "cannot create the run folder ", path_, ": ", error.message());
+  if (error) {
+    throw UsageError(str("cannot create the run folder ", path_, ": ", error.message()),
+                     "name a folder that can be written");
+  }
   set_log_file(file("log.txt"));
 }
 
@@ -65,7 +82,11 @@ void RunFolder::append(std::FILE*& open, const std::string& name, const std::str
   const bool written = open != nullptr &&
                        std::fwrite(lines.data(), 1, lines.size(), open) == lines.size() &&
                        std::fflush(open) == 0;
-  require<InputError>(written, "cannot write ", file(name));
+  if (!written) {
+    throw InputError(str("cannot write ", file(name), ": ", std::strerror(errno)),
+                     "make room on its disk, then go on from the last checkpoint with --resume "
+                     "auto");
+  }
 }
 
 void RunFolder::metrics(const nlohmann::ordered_json& line) {

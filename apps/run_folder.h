@@ -13,7 +13,7 @@ namespace reknit {
 class RunFolder {
  public:
   /// Creates the folder (UsageError if that fails) and starts log.txt.
-  /// `overwrite` clears what an earlier run left.
+  /// `overwrite` clears what an earlier run left: UsageError for any other content.
   RunFolder(std::string path, bool overwrite);
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;

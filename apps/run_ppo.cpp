@@ -1,5 +1,7 @@
 // reknit ppo: four models from their folders, the loop, the run folder.
 #include "apps/commands.h"
+#include "apps/ppo_monitor.h"
+#include "apps/ppo_reward.h"
 #include "apps/progress.h"
 #include "apps/run_folder.h"
 #include "apps/session.h"
@@ -22,16 +24,19 @@ using Clock = std::chrono::steady_clock;
 
 /// What all ranks share, read before any of them starts.
 struct Inputs {
-  HfFolder actor, critic, reference, reward;
+  HfFolder actor, critic, reference;
+  std::optional<HfFolder> reward;  ///< none: a rule or a program
   std::optional<Tokenizer> tokenizer;
   std::vector<std::vector<int64_t>> prompts;
+  std::vector<std::string> others;  ///< the other keys of each prompt's row
 };
 
 void check_tokens(const Inputs& inputs) {
   if (!inputs.tokenizer) {
     return;
   }
-  for (const HfFolder* folder : {&inputs.critic, &inputs.reference, &inputs.reward}) {
+  for (const HfFolder* folder :
+       {&inputs.critic, &inputs.reference, inputs.reward ? &*inputs.reward : &inputs.critic}) {
     const auto other = find_tokenizer("", folder->path());
     const auto differs = other ? inputs.tokenizer->first_difference(*other) : std::nullopt;
     if (differs) {
@@ -61,6 +66,7 @@ void read_prompts(const PpoOptions& options, Inputs& inputs) {
       row.fail("has a prompt without tokens");
     } else {
       inputs.prompts.push_back(std::move(tokens));
+      inputs.others.push_back(row.other);
     }
   }
   if (too_long > 0) {
@@ -79,12 +85,17 @@ Inputs read_inputs(const PpoOptions& o) {
   Inputs inputs{HfFolder(o.actor_dir),
                 HfFolder(critic),
                 HfFolder(o.reference_dir.empty() ? o.actor_dir : o.reference_dir),
-                HfFolder(o.reward_dir.empty() ? critic : o.reward_dir),
+                std::nullopt,
                 find_tokenizer(o.tokenizer_dir, o.actor_dir),
+                {},
                 {}};
+  check_reward(o, inputs.tokenizer);
+  if (reward_name(o).empty()) {
+    inputs.reward.emplace(o.reward_dir.empty() ? critic : o.reward_dir);
+  }
   check_tokens(inputs);
-  if (!o.allow_random_reward && !has_value_head(inputs.reward)) {
-    throw InputError(str(inputs.reward.path(), " has no value head, so it cannot be the reward"),
+  if (inputs.reward && !o.allow_random_reward && !has_value_head(*inputs.reward)) {
+    throw InputError(str(inputs.reward->path(), " has no value head, so it cannot be the reward"),
                      "pass --reward with a trained reward model, or --allow-random-reward");
   }
   read_prompts(o, inputs);
@@ -116,13 +127,15 @@ int64_t minibatch(const PpoOptions& o) {
 }
 
 int64_t total_steps(const PpoOptions& o, const Inputs& inputs) {
-  const int64_t batch = global_batch(o);
-  const auto rows = static_cast<int64_t>(inputs.prompts.size()) * o.num_train_epochs;
-  return o.steps.value_or((rows + batch - 1) / batch);
+  const auto prompts = static_cast<int64_t>(inputs.prompts.size());
+  const int64_t batch = std::min(global_batch(o), prompts);
+  return o.steps.value_or((prompts * o.num_train_epochs + batch - 1) / batch);
 }
 
-Schedule schedule(const PpoOptions& o, const ModelSettings& model, int64_t steps) {
-  const int64_t updates = steps * (global_batch(o) / minibatch(o)) * o.ppo_epochs;
+Schedule schedule(const PpoOptions& o, const Inputs& inputs, const ModelSettings& model,
+                  int64_t steps) {
+  const int64_t batch = std::min(global_batch(o), static_cast<int64_t>(inputs.prompts.size()));
+  const int64_t updates = steps * ((batch + minibatch(o) - 1) / minibatch(o)) * o.ppo_epochs;
   if (!model.reading.config.scheduler.type.empty()) {
     return configured_schedule(model, updates);
   }
@@ -165,8 +178,8 @@ PpoSettings ppo_settings(const PpoOptions& o, const Inputs& inputs, int64_t step
   }
   settings.actor_checkpointing = checkpointing(o.actor);
   settings.critic_checkpointing = checkpointing(o.critic);
-  settings.actor = trainer_settings("actor", o.actor, schedule(o, o.actor, steps));
-  settings.critic = trainer_settings("critic", o.critic, schedule(o, o.critic, steps));
+  settings.actor = trainer_settings("actor", o.actor, schedule(o, inputs, o.actor, steps));
+  settings.critic = trainer_settings("critic", o.critic, schedule(o, inputs, o.critic, steps));
   return settings;
 }
 
@@ -180,14 +193,18 @@ struct RankModels {
     actor = make("actor", inputs.actor, o.actor, environment, true, false);
     critic = make("critic", inputs.critic, o.critic, environment, true, true);
     reference = make("reference", inputs.reference, o.actor, environment, false, false);
-    reward = make("reward", inputs.reward, o.critic, environment, false, true);
+    if (inputs.reward) {
+      reward = make("reward", *inputs.reward, o.critic, environment, false, true);
+    }
     pool.seal();
     const auto seed = static_cast<uint64_t>(o.seed);
     load_model(*actor, inputs.actor, ValueHead::kNone, seed);
     load_model(*critic, inputs.critic, ValueHead::kNewIfAbsent, seed);
     load_model(*reference, inputs.reference, ValueHead::kNone, seed);
-    load_model(*reward, inputs.reward,
-               o.allow_random_reward ? ValueHead::kNewIfAbsent : ValueHead::kRequired, seed + 1);
+    if (reward) {
+      load_model(*reward, *inputs.reward,
+                 o.allow_random_reward ? ValueHead::kNewIfAbsent : ValueHead::kRequired, seed + 1);
+    }
   }
 
   PpoModels all() { return {actor.get(), critic.get(), reference.get(), reward.get()}; }
@@ -213,7 +230,15 @@ class RankRun {
         steps_(total_steps(options, inputs)),
         settings_(ppo_settings(options, inputs, steps_)),
         models_(options, inputs, environment),
-        ppo_(models_.all(), settings_, inputs.prompts) {}
+        ppo_(models_.all(), settings_, inputs.prompts,
+             make_score(options, inputs.tokenizer, inputs.others)),
+        monitor_(options, leader()) {
+    if (ppo_.global_batch() < settings_.global_batch) {
+      log_once("there are fewer prompts than a step could take: each step takes all ",
+               ppo_.global_batch(), " once");
+      settings_.global_batch = ppo_.global_batch();
+    }
+  }
 
   void run() {
     log_once("ppo: ", world_.size(), " ranks, ", steps_, " steps of ", settings_.global_batch,
@@ -256,7 +281,9 @@ class RankRun {
       return;
     }
     last_ = record;
-    folder_->metrics(metrics_of(record, settings_.global_batch));
+    const auto line = metrics_of(record, settings_.global_batch);
+    folder_->metrics(line);
+    monitor_.write(line, settings_.global_batch);
     if (record.step % options_.log_interval.value_or(1) == 0) {
       progress->line(printer_.lines(record, settings_.global_batch));
     }
@@ -268,14 +295,12 @@ class RankRun {
     if (ppo_.actor_average() != nullptr) {
       actor.averages = &ppo_.actor_average()->shards();
     }
-    return {&world_,
-            step_,
-            {actor, {"critic", &models_.critic->store, &ppo_.critic_trainer()}}};
+    return {&world_, step_, {actor, {"critic", &models_.critic->store, &ppo_.critic_trainer()}}};
   }
 
   void save() {
     nlohmann::json extra = {{"reference", place_of(inputs_.reference)},
-                            {"reward", place_of(inputs_.reward)},
+                            {"reward", judge()},
                             {"seed", options_.seed},
                             {"global_batch", settings_.global_batch}};
     if (ppo_.reward_ema()) {
@@ -299,10 +324,10 @@ class RankRun {
     RunState run = run_state();
     const nlohmann::json extra = load_run(run, *path);
     require_same(extra, "reference", place_of(inputs_.reference), *path);
-    require_same(extra, "reward", place_of(inputs_.reward), *path);
+    require_same(extra, "reward", judge(), *path);
     require_same(extra, "seed", options_.seed, *path);
     require_same(extra, "global_batch", settings_.global_batch, *path);
-    if (extra.contains("reward_ema")) {
+    if (extra.contains("reward_ema") && extra.at("reward_ema").is_number()) {
       ppo_.set_reward_ema(extra.at("reward_ema").get<double>());
     }
     step_ = run.step;
@@ -318,10 +343,18 @@ class RankRun {
     return std::filesystem::canonical(folder.path()).string();
   }
 
+  std::string judge() const {
+    return inputs_.reward ? place_of(*inputs_.reward) : reward_name(options_);
+  }
+
   // The same data position and judges: otherwise it would be another run.
   template <class T>
   static void require_same(const nlohmann::json& extra, const char* key, const T& now,
                            const std::string& path) {
+    if (!extra.is_object() || !extra.contains(key)) {
+      throw InputError(str(path, " is no checkpoint of a ppo run: it says nothing of its ", key),
+                       "resume from a checkpoint that reknit ppo has written");
+    }
     if (extra.at(key) != nlohmann::json(now)) {
       throw UsageError(str("the run in ", path, " began with ", key, " ", extra.at(key).dump(),
                            ", this command says ", nlohmann::json(now).dump()),
@@ -394,28 +427,16 @@ class RankRun {
   PpoSettings settings_;
   RankModels models_;
   Ppo ppo_;
+  PpoMonitor monitor_;
   PpoPrinter printer_;
   std::optional<PpoRecord> last_;
   int64_t step_ = 0;   ///< steps done
   int64_t saved_ = 0;  ///< of the last checkpoint
 };
 
-// Flags whose part of the system is not in this build: refused, never ignored.
-void refuse_unbuilt(const PpoOptions& o) {
-  const std::pair<bool, const char*> flags[] = {
-      {!o.reward_fn.empty(), "--reward-fn"},
-      {!o.reward_cmd.empty(), "--reward-cmd"},
-      {!o.reward_rule.empty(), "--reward-rule"},
-  };
-  for (const auto& [given, flag] : flags) {
-    require<UsageError>(!given, flag, " is not built into this version");
-  }
-}
-
 }  // namespace
 
 int run_ppo(const PpoOptions& options) {
-  refuse_unbuilt(options);
   const Inputs inputs = read_inputs(options);
   install_stop_signals();
   const bool leader = !options.place.launched || options.place.launched->rendezvous.rank == 0;

@@ -7,9 +7,10 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iostream>
 
 namespace reknit {
 namespace {
@@ -142,13 +143,20 @@ std::vector<int64_t> field_tokens(const Row& row, const Field& field,
 
 void write_result(const std::string& path, const std::string& text) {
   if (path.empty()) {
-    std::cout << text << std::flush;
-    require<InputError>(std::cout.good(), "cannot write the result to standard output");
+    const bool written =
+        std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+    // A reader that has gone away (`| head`) has what it wanted.
+    if (!written && errno != EPIPE) {
+      throw InputError(str("cannot write the result to standard output: ", std::strerror(errno)),
+                       "make room on the disk that it goes to");
+    }
   } else if (std::error_code none; fs::exists(path, none) && !fs::is_regular_file(path, none)) {
     // A pipe or a device, as /dev/stdout: written to, never replaced.
     std::ofstream out(path);
     out << text << std::flush;
-    require<InputError>(out.good(), "cannot write ", path);
+    if (!out.good()) {
+      throw InputError(str("cannot write ", path), "check the device or the pipe's reader");
+    }
   } else {
     write_file(path, text);
   }

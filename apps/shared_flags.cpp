@@ -11,18 +11,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A writer that this build does not have: any use of its flag is an error.
-void add_missing_writer(CLI::App& app, const std::string& name, const std::string& value) {
-  const CLI::callback_t refuse = [name](const CLI::results_t&) -> bool {
-    throw UsageError(str(name, ": this writer is not built in"),
-                     "leave it out: metrics.jsonl in --out has the same numbers, a line a step");
-  };
-  app.add_option(name, refuse, "Not built in; metrics.jsonl has the same numbers")
-      ->expected(0, 1)
-      ->type_name(value)
-      ->group("Run folder");
-}
-
 bool has_content(const std::string& folder) {
   return fs::exists(folder) && (!fs::is_directory(folder) || !fs::is_empty(folder));
 }
@@ -127,8 +115,25 @@ void add_train_flags(CLI::App& app, TrainOptions& o) {
       ->check(at_least(1))
       ->type_name("N")
       ->group(folder);
-  add_missing_writer(app, "--tensorboard", "[DIR]");
-  add_missing_writer(app, "--wandb", "PROJECT");
+  app.add_option_function<std::vector<std::string>>(
+         "--tensorboard",
+         [&o](const std::vector<std::string>& folder) {
+           o.tensorboard = true;
+           o.tensorboard_dir = folder.empty() ? "" : folder.front();
+         },
+         "Event files for TensorBoard (default folder: tensorboard in --out)")
+      ->expected(0, 1)
+      ->trigger_on_parse()
+      ->type_name("[DIR]")
+      ->group(folder);
+  const CLI::callback_t no_wandb = [](const CLI::results_t&) -> bool {
+    throw UsageError("--wandb: Reknit opens no connection, so it cannot log to a service",
+                     "pass --tensorboard DIR; `wandb sync DIR` uploads its files");
+  };
+  app.add_option("--wandb", no_wandb, "Refused: nothing is sent anywhere; see --tensorboard")
+      ->expected(0, 1)
+      ->type_name("PROJECT")
+      ->group(folder);
 }
 
 void require_file(const std::string& flag, const std::string& path) {
@@ -200,6 +205,12 @@ void finish_train(TrainOptions& o) {
   if (!o.resume.empty() && !resumes_here && !fs::is_directory(o.resume)) {
     throw InputError(str("--resume ", o.resume, ": there is no such folder"),
                      "name a checkpoint's folder, or auto");
+  }
+  if (o.tensorboard && o.tensorboard_dir.empty()) {
+    if (o.out.empty()) {
+      throw UsageError("--tensorboard needs a folder", "pass --tensorboard DIR, or --out");
+    }
+    o.tensorboard_dir = o.out + "/tensorboard";
   }
   finish_run(o);
   // Rank 0 owns the folder: a slower process may already find its files there.

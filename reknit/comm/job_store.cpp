@@ -24,7 +24,7 @@ constexpr auto kLook = 200ms;       ///< between two looks at who is missing
 constexpr auto kRollCall = 1s;
 constexpr auto kFarewell = 30s;  ///< for the others to leave a job that went well
 constexpr auto kFailedFarewell = 1s;
-constexpr auto kSpeech = 3s;  ///< for a speaker to say what it has to
+constexpr auto kSpeech = 3s;                               ///< for a speaker to say what it has to
 constexpr std::chrono::milliseconds kShortestAnswer = 1s;  ///< that the store may take
 
 constexpr int kOnlyErrors = 2;
@@ -113,7 +113,11 @@ void JobStore::connect(std::chrono::milliseconds left, std::chrono::milliseconds
   tcp->setTimeout(std::clamp<std::chrono::milliseconds>(answer, kShortestAnswer, kReport));
   store_ = c10::make_intrusive<c10d::PrefixStore>(prefix_, tcp);
   polled_ = c10::make_intrusive<c10d::PrefixStore>(prefix_, tcp->clone());
-  store_->set(numbered("joined", rendezvous_.rank), std::string("1"));
+  const std::string own = numbered("joined", rendezvous_.rank);
+  store_->set(own, std::string("1"));
+  // libtorch gives a connection its time limit when it first gets a key.
+  store_->get(own);
+  polled_->get(own);
 }
 
 std::vector<int> JobStore::missing() const {
@@ -136,7 +140,7 @@ void JobStore::meet(const CommOptions& options) {
       if (!store_) {
         const auto passed = Clock::now() - start;
         connect(options.timeout - std::chrono::duration_cast<std::chrono::milliseconds>(passed),
-                options.timeout);
+                options.timeout / 2);
       }
       if (store_->check(keys_of_all("joined"))) {
         return;

@@ -67,6 +67,13 @@ struct SchedulerConfig {
   double cos_min_ratio = 1e-4;
 };
 
+/// Where a monitor writes the run's scalars: a folder and a subfolder in it.
+struct MonitorConfig {
+  bool enabled = false;
+  std::string output_path;
+  std::string job_name = "DeepSpeedJobName";
+};
+
 struct HybridConfig {
   bool release_inference_cache = false;
   bool pin_parameters = true;  ///< false: gather layer by layer
@@ -83,6 +90,8 @@ struct DeepSpeedConfig {
   OptimizerConfig optimizer;
   SchedulerConfig scheduler;
   HybridConfig hybrid;
+  MonitorConfig tensorboard;
+  MonitorConfig csv_monitor;
 
   Precision precision() const {
     return fp16.enabled ? Precision::kFp16 : bf16.enabled ? Precision::kBf16 : Precision::kFp32;

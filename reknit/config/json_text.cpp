@@ -166,7 +166,8 @@ class Builder : public json::json_sax_t {
 
   bool open(json value) {
     if (levels_.size() >= kMaxDepth) {
-      throw UsageError(str(name_, ": ", path(), " is nested more than ", kMaxDepth, " deep"));
+      throw UsageError(str(name_, ": ", path(), " is nested more than ", kMaxDepth, " deep"),
+                       "no key of a config needs that");
     }
     levels_.push_back({place(std::move(value)), "", {}});
     return true;

@@ -212,14 +212,40 @@ std::vector<KeySpec> monitors() {
                     : switches ? why
                                : detail});
   };
-  add("tensorboard", kSection, "null", "TensorBoard event files.");
-  add("tensorboard.enabled", kBool, "false", "Turns it on.");
-  add("tensorboard.output_path", kText, "\"\"", "Their folder.");
-  add("tensorboard.job_name", kText, "\"DeepSpeedJobName\"", "Their subfolder.");
-  add("csv_monitor", kSection, "null", "CSV files.");
-  add("csv_monitor.enabled", kBool, "false", "Turns it on.");
-  add("csv_monitor.output_path", kText, "\"\"", "Their folder.");
-  add("csv_monitor.job_name", kText, "\"DeepSpeedJobName\"", "Their subfolder.");
+  keys = {
+      {"tensorboard", kSection, "null", "TensorBoard event files."},
+      {"tensorboard.enabled", kBool, "false", "Turns it on.", {}, {}, TARGET(tensorboard.enabled)},
+      {"tensorboard.output_path",
+       kText,
+       "\"\"",
+       "Their folder.",
+       {},
+       {},
+       TARGET(tensorboard.output_path)},
+      {"tensorboard.job_name",
+       kText,
+       "\"DeepSpeedJobName\"",
+       "Their subfolder.",
+       {},
+       {},
+       TARGET(tensorboard.job_name)},
+      {"csv_monitor", kSection, "null", "CSV files."},
+      {"csv_monitor.enabled", kBool, "false", "Turns it on.", {}, {}, TARGET(csv_monitor.enabled)},
+      {"csv_monitor.output_path",
+       kText,
+       "\"\"",
+       "Their folder.",
+       {},
+       {},
+       TARGET(csv_monitor.output_path)},
+      {"csv_monitor.job_name",
+       kText,
+       "\"DeepSpeedJobName\"",
+       "Their subfolder.",
+       {},
+       {},
+       TARGET(csv_monitor.job_name)},
+  };
   add("wandb", kSection, "null", "Weights & Biases.");
   add("wandb.enabled", kBool, "false", "Turns it on.");
   add("wandb.group", kText, "null", "Group of runs.");

@@ -207,7 +207,8 @@ const Json& find_model(const Json& state, const std::string& name, const std::st
     }
     names += str(names.empty() ? "" : ", ", model.at("name").get<std::string>());
   }
-  throw InputError(str("the checkpoint ", path, " holds no model ", name, ", only ", names));
+  throw InputError(str("the checkpoint ", path, " holds no model ", name, ", only ", names),
+                   "resume with the command that has written it");
 }
 
 // Each rank reads a part of the files.
@@ -329,7 +330,8 @@ nlohmann::json load_run(RunState& run, const std::string& path) {
     try {
       return load_together(run, path);
     } catch (const Json::exception& error) {
-      throw InputError(str(path, " is damaged: ", error.what()));
+      throw InputError(str(path, " is damaged: ", error.what()),
+                       "remove it; --resume auto takes the newest checkpoint that is whole");
     }
   });
 }

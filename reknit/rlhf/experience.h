@@ -16,6 +16,7 @@ struct Experience {
   std::vector<int64_t> tokens;  ///< prompt and answer
   int64_t prompt_length = 0;
   uint64_t sequence = 0;  ///< global sequence number
+  size_t row = 0;         ///< of the data set: its prompt
   bool ended = false;     ///< by the end token, which is the last token then
   std::vector<float> logp;
   std::vector<float> ref_logp;

@@ -149,6 +149,7 @@ Ppo::Ppo(PpoModels models, PpoSettings settings, std::vector<std::vector<int64_t
                           settings_.global_batch % settings_.minibatch == 0,
                       "a global batch of ", settings_.global_batch,
                       " prompts is not a multiple of updates of ", settings_.minibatch);
+  settings_.global_batch = std::min(settings_.global_batch, static_cast<int64_t>(prompts_.size()));
   require<UsageError>(settings_.micro_batch > 0, "a micro-batch of ", settings_.micro_batch);
   require<UsageError>((models_.reward != nullptr) != static_cast<bool>(score_),
                       "PPO needs either a reward model or a reward function");
@@ -205,24 +206,38 @@ PpoRecord Ppo::step(int64_t step) {
   return record;
 }
 
-// The prompts of this rank: of every minibatch its part, in rank order.
-std::vector<GenerationRequest> Ppo::requests(int64_t step) const {
+// The last one may be smaller, where the data are fewer than a step could take.
+int64_t Ppo::num_minibatches() const {
+  return (settings_.global_batch + settings_.minibatch - 1) / settings_.minibatch;
+}
+
+// The prompts of this rank: of every minibatch its part, in rank order. Begins experiences_.
+std::vector<GenerationRequest> Ppo::requests(int64_t step) {
   const Communicator& world = *models_.actor->store.comms().world;
   const auto count = static_cast<int64_t>(prompts_.size());
   std::vector<GenerationRequest> mine;
   int64_t epoch = -1;
   std::vector<int64_t> order;
+  experiences_.clear();
+  minibatch_begin_ = {0};
   for (int64_t base = 0; base < settings_.global_batch; base += settings_.minibatch) {
-    const int64_t begin = base + part_begin(settings_.minibatch, world.rank(), world.size());
-    const int64_t end = base + part_begin(settings_.minibatch, world.rank() + 1, world.size());
+    const int64_t size = std::min(settings_.minibatch, settings_.global_batch - base);
+    const int64_t begin = base + part_begin(size, world.rank(), world.size());
+    const int64_t end = base + part_begin(size, world.rank() + 1, world.size());
     for (int64_t i = begin; i < end; ++i) {
       const int64_t sequence = step * settings_.global_batch + i;
       if (sequence / count != epoch) {
         epoch = sequence / count;
         order = permutation(settings_.seed, epoch, count);
       }
-      mine.push_back({prompts_[order[sequence % count]], static_cast<uint64_t>(sequence)});
+      Experience& experience = experiences_.emplace_back();
+      experience.row = static_cast<size_t>(order[sequence % count]);
+      experience.sequence = static_cast<uint64_t>(sequence);
+      experience.tokens = prompts_[experience.row];
+      experience.prompt_length = static_cast<int64_t>(experience.tokens.size());
+      mine.push_back({experience.tokens, experience.sequence});
     }
+    minibatch_begin_.push_back(experiences_.size());
   }
   return mine;
 }
@@ -237,16 +252,8 @@ void Ppo::generate(int64_t step, PpoRecord& record) {
     answers = lease.generate(mine, settings_.generate_batch, settings_.sampling);
   }
   record.generate_s = seconds_since(start) - record.gather_s;
-  const Communicator& world = *models_.actor->store.comms().world;
-  const int64_t per_minibatch = part_begin(settings_.minibatch, world.rank() + 1, world.size()) -
-                                part_begin(settings_.minibatch, world.rank(), world.size());
-  experiences_.clear();
-  minibatch_begin_ = {0};
-  for (size_t i = 0; i < mine.size(); ++i) {
-    Experience experience;
-    experience.tokens = mine[i].prompt;
-    experience.prompt_length = static_cast<int64_t>(mine[i].prompt.size());
-    experience.sequence = mine[i].sequence;
+  for (size_t i = 0; i < experiences_.size(); ++i) {
+    Experience& experience = experiences_[i];
     experience.ended = answers[i].ended;
     experience.tokens.insert(experience.tokens.end(), answers[i].tokens.begin(),
                              answers[i].tokens.end());
@@ -254,12 +261,7 @@ void Ppo::generate(int64_t step, PpoRecord& record) {
     if (settings_.rules == PpoRules::kDeepSpeedChat) {
       apply_chat_mask(experience);
     }
-    experiences_.push_back(std::move(experience));
-    if (static_cast<int64_t>(experiences_.size() - minibatch_begin_.back()) == per_minibatch) {
-      minibatch_begin_.push_back(experiences_.size());
-    }
   }
-  minibatch_begin_.resize(settings_.global_batch / settings_.minibatch + 1, experiences_.size());
 }
 
 // The end token equals the pad token there, so it is masked; an answer of at most one
@@ -282,8 +284,7 @@ int64_t Ppo::num_micro_batches(int64_t sequences) const {
 
 // What actor, reference and critic say of every answer, before any update.
 void Ppo::judge() {
-  const int64_t forwards =
-      num_micro_batches(settings_.minibatch) * (settings_.global_batch / settings_.minibatch);
+  const int64_t forwards = num_micro_batches(settings_.minibatch) * num_minibatches();
   for (int64_t i = 0; i < forwards; ++i) {
     const auto part = slice(experiences_, i * settings_.micro_batch, settings_.micro_batch);
     const ExperienceBatch batch = ExperienceBatch::of(part);
@@ -314,8 +315,7 @@ void Ppo::score_answers() {
     }
     return;
   }
-  const int64_t forwards =
-      num_micro_batches(settings_.minibatch) * (settings_.global_batch / settings_.minibatch);
+  const int64_t forwards = num_micro_batches(settings_.minibatch) * num_minibatches();
   for (int64_t i = 0; i < forwards; ++i) {
     const auto part = slice(experiences_, i * settings_.micro_batch, settings_.micro_batch);
     const ExperienceBatch batch = ExperienceBatch::of(part);
@@ -340,7 +340,7 @@ void Ppo::estimate() {
 
 void Ppo::train(PpoRecord& record) {
   Sums sums;
-  const int64_t minibatches = settings_.global_batch / settings_.minibatch;
+  const int64_t minibatches = num_minibatches();
   for (int epoch = 0; epoch < settings_.ppo_epochs; ++epoch) {
     sums = Sums{};
     for (int64_t minibatch = 0; minibatch < minibatches; ++minibatch) {
@@ -463,7 +463,7 @@ void Ppo::summarise(const Sums& sums, PpoRecord& record) {
   const double return_variance = variance(kReturns, kReturnSquares, kTokens);
   record.explained_variance =
       return_variance > 0 ? 1.0 - variance(kErrors, kErrorSquares, kTokens) / return_variance : 0.0;
-  const double minibatches = static_cast<double>(settings_.global_batch / settings_.minibatch);
+  const auto minibatches = static_cast<double>(num_minibatches());
   record.actor_loss = total[kActorLoss] / minibatches;
   record.critic_loss = total[kCriticLoss] / minibatches;
   record.clip_fraction = mean(kClipped, kTrained);

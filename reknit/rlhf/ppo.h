@@ -29,7 +29,7 @@ struct PpoSettings {
   PpoRules rules = PpoRules::kStrict;
   PpoConstants constants;
   SamplingSettings sampling;
-  int64_t global_batch = 8;     ///< prompts of a step, over all ranks
+  int64_t global_batch = 8;     ///< prompts of a step, over all ranks; at most all there are
   int64_t minibatch = 0;        ///< prompts of an update, over all ranks; 0: global_batch
   int64_t micro_batch = 8;      ///< sequences of one training forward on a rank
   int64_t generate_batch = 64;  ///< sequences generated at once on a rank
@@ -73,6 +73,7 @@ struct PpoRecord {
 class Ppo {
  public:
   /// `prompts` are the token ids of the whole data set, the same on every rank.
+  /// A global batch larger than the data becomes the data: a step has no prompt twice.
   /// UsageError for batches that are not positive or do not divide, and for a prompt that
   /// with its answer exceeds a model's positions, and for a model that knows fewer tokens
   /// than the actor answers with; InputError for an empty data set or
@@ -85,6 +86,7 @@ class Ppo {
 
   /// This rank's experiences of the last step, for samples and tests.
   const std::vector<Experience>& last_experiences() const { return experiences_; }
+  int64_t global_batch() const { return settings_.global_batch; }
   Trainer& actor_trainer() { return actor_trainer_; }
   Trainer& critic_trainer() { return critic_trainer_; }
   /// Null without ema_beta.
@@ -98,7 +100,7 @@ class Ppo {
 
   void check_models() const;
   void check_prompts() const;
-  std::vector<GenerationRequest> requests(int64_t step) const;
+  std::vector<GenerationRequest> requests(int64_t step);
   void generate(int64_t step, PpoRecord& record);
   void judge();
   void score_answers();
@@ -107,6 +109,7 @@ class Ppo {
   void update(int64_t minibatch, Sums& sums, PpoRecord& record);
   void train_actor(std::span<Experience> part, double weight, Sums& sums);
   void train_critic(std::span<Experience> part, double weight, Sums& sums);
+  int64_t num_minibatches() const;
   void summarise(const Sums& sums, PpoRecord& record);
 
   static void apply_chat_mask(Experience& experience);

@@ -120,6 +120,12 @@ void Store::drop_step() {
   finish_pass();
   updating_ = false;
   for (const auto& group : groups_) {
+    if (group->state->gradients() == GradientState::kAccumulating) {
+      // Left open for more of it by reduce(..., false).
+      group->state->begin_reduce();
+      group->gradient_slot.release(this_rank().compute);
+      group->state->finish_reduce();
+    }
     if (group->state->gradients() == GradientState::kReduced) {
       group->state->consume_gradients();
     }

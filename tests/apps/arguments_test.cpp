@@ -113,7 +113,7 @@ TEST(CommandLine, MissingAndBadValuesAreUsageErrors) {
   EXPECT_EQ(run({"ppo", "--actor", "a", "--prompts", "x", "--ranks", "0"}).code, 2);
   EXPECT_EQ(run({"ppo", "--actor", "a", "--prompts", "x", "--dtype", "int8"}).code, 2);
   EXPECT_EQ(run({"ppo", "--actor", "a", "--prompts", "x", "--top_p", "1.5"}).code, 2);
-  EXPECT_EQ(run({"ppo", "--actor", "a", "--prompts", "x", "--tensorboard"}).code, 2);
+  EXPECT_EQ(run({"ppo", "--actor", "a", "--prompts", "x", "--wandb", "y"}).code, 2);
   EXPECT_EQ(run({"ppo", "--actor", "/nonexistent/a", "--prompts", "x"}).code, 3);
 }
 

@@ -206,3 +206,33 @@ def test_weights_that_are_nan_end_with_exit_5(models, tmp_path):
     )
     refused(result, 5, "log-probability NaN")
     assert not out.exists()
+
+
+def test_overwrite_empties_only_what_a_run_has_written(models, tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    result = ppo(models, "--out", tmp_path, "--overwrite", "--steps", 1)
+    refused(result, 2, "is no run's folder: log.txt or config.json is not in it")
+    assert (tmp_path / "thesis.txt").exists()
+    short = ("--steps", 1, "--max-answer-seq-len", 4)
+    for _ in range(2):
+        result = ppo(models, "--out", tmp_path / "run", "--overwrite", *short)
+        assert result.returncode == 0, result.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error(models):
+    environment = {key: value for key, value in os.environ.items() if not LAUNCHERS.match(key)}
+    command = ["score", "--model", models / "actor", "--input", models / "prompts.jsonl"]
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        result = subprocess.run(
+            [str(part) for part in (BINARY, *command)],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            env=environment,
+        )
+    finally:
+        os.close(write)
+    assert (result.returncode, result.stderr) == (0, "")

@@ -225,7 +225,7 @@ TEST(PpoCases, FewerPromptsThanRanksGiveTheNumbersOfOneRank) {
   }
 }
 
-TEST(PpoCases, ABatchLargerThanTheDataTakesEveryPromptOnceAnEpoch) {
+TEST(PpoCases, ABatchLargerThanTheDataTakesEveryPromptOnceAStep) {
   PpoSettings settings = tiny_ppo();
   settings.global_batch = 8;
   const std::vector<std::vector<int64_t>> prompts{{5, 6}, {7, 8, 9}, {10}};
@@ -234,7 +234,7 @@ TEST(PpoCases, ABatchLargerThanTheDataTakesEveryPromptOnceAnEpoch) {
     const Outcome outcome = run("bloom-4-heads", world, {}, settings, prompts, 2);
     EXPECT_EQ(tokens_of(outcome), tokens_of(expected));
   }
-  for (uint64_t epoch = 0; epoch < 5; ++epoch) {
+  for (uint64_t epoch = 0; epoch < 2; ++epoch) {
     std::set<int64_t> first_tokens;
     for (uint64_t i = 0; i < 3; ++i) {
       first_tokens.insert(expected.answered.at(3 * epoch + i).tokens[0]);
