@@ -24,8 +24,7 @@ constexpr auto kLook = 200ms;       ///< between two looks at who is missing
 constexpr auto kRollCall = 1s;
 constexpr auto kFarewell = 30s;  ///< for the others to leave a job that went well
 constexpr auto kFailedFarewell = 1s;
-constexpr auto kSpeech = 3s;                               ///< for a speaker to say what it has to
-constexpr std::chrono::milliseconds kShortestAnswer = 1s;  ///< that the store may take
+constexpr auto kSpeech = 3s;  ///< for a speaker to say what it has to
 
 constexpr int kOnlyErrors = 2;
 
@@ -102,22 +101,18 @@ std::vector<std::string> JobStore::keys_of_all(const char* name) const {
   return keys;
 }
 
-/// Waits for the server for at most `left`, and later for each `answer`.
-void JobStore::connect(std::chrono::milliseconds left, std::chrono::milliseconds answer) {
+/// Waits for the server for at most `left`.
+void JobStore::connect(std::chrono::milliseconds left) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(rendezvous_.port);
   options.isServer = serves();
   options.waitWorkers = false;
   options.timeout = std::clamp<std::chrono::milliseconds>(left, 100ms, kReport);
   auto tcp = c10::make_intrusive<c10d::TCPStore>(rendezvous_.host, options);
-  tcp->setTimeout(std::clamp<std::chrono::milliseconds>(answer, kShortestAnswer, kReport));
+  tcp->setTimeout(kReport);
   store_ = c10::make_intrusive<c10d::PrefixStore>(prefix_, tcp);
   polled_ = c10::make_intrusive<c10d::PrefixStore>(prefix_, tcp->clone());
-  const std::string own = numbered("joined", rendezvous_.rank);
-  store_->set(own, std::string("1"));
-  // libtorch gives a connection its time limit when it first gets a key.
-  store_->get(own);
-  polled_->get(own);
+  store_->set(numbered("joined", rendezvous_.rank), std::string("1"));
 }
 
 std::vector<int> JobStore::missing() const {
@@ -139,8 +134,7 @@ void JobStore::meet(const CommOptions& options) {
     try {
       if (!store_) {
         const auto passed = Clock::now() - start;
-        connect(options.timeout - std::chrono::duration_cast<std::chrono::milliseconds>(passed),
-                options.timeout / 2);
+        connect(options.timeout - std::chrono::duration_cast<std::chrono::milliseconds>(passed));
       }
       if (store_->check(keys_of_all("joined"))) {
         return;

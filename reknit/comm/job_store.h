@@ -96,7 +96,7 @@ class JobStore {
   };
 
   void meet(const CommOptions& options);
-  void connect(std::chrono::milliseconds left, std::chrono::milliseconds answer);
+  void connect(std::chrono::milliseconds left);
   void leave() noexcept;
   bool serves() const;
   std::vector<std::string> keys_of_all(const char* name) const;
