@@ -49,9 +49,16 @@ at::Tensor scores(const at::Tensor& q, const at::Tensor& k, int64_t first, doubl
   return at::baddbmm(bias, q, k.transpose(1, 2), 1, scale);
 }
 
+/// Attention dropout of rows [first, first + rows) of the batch, p [A, rows, n].
+void drop_rows_of(const at::Tensor& p, const Dropout& dropout, int64_t first) {
+  if (dropout.on()) {
+    drop_scores(p, dropout, dropout.keys.narrow(0, first, p.size(1)).unsqueeze(0), 0, p.size(0));
+  }
+}
+
 /// One sequence: rows [begin, begin + length).
 void attend(const Heads& in, int64_t begin, int64_t length, double scale, const at::Tensor& slopes,
-            const at::Tensor& out, const at::Tensor& lse) {
+            const Dropout& dropout, const at::Tensor& out, const at::Tensor& lse) {
   const int64_t num_heads = in.q.size(1);
   const at::Tensor keys = by_head(in.k, begin, length, num_heads);
   const at::Tensor values = by_head(in.v, begin, length, num_heads);
@@ -64,6 +71,7 @@ void attend(const Heads& in, int64_t begin, int64_t length, double scale, const 
     const at::Tensor total = p.sum(-1, true);
     p.div_(total);
     lse.narrow(1, begin + first, rows).copy_((total.log_() + top).squeeze(-1));
+    drop_rows_of(p, dropout, begin + first);
     out.narrow(0, begin + first, rows)
         .copy_(at::bmm(p, values.narrow(1, 0, first + rows)).transpose(0, 1));
   }
@@ -85,6 +93,7 @@ struct Backward {
   const at::Tensor lse;    // [A, N]
   double scale;
   const at::Tensor& slopes;
+  const Dropout& dropout;
 };
 
 void attend_backward(const Backward& b, int64_t begin, int64_t length) {
@@ -102,11 +111,11 @@ void attend_backward(const Backward& b, int64_t begin, int64_t length) {
     const at::Tensor p = scores(q, keys.narrow(1, 0, columns), first, b.scale, b.slopes)
                              .sub_(b.lse.narrow(1, begin + first, rows).unsqueeze(-1))
                              .exp_();
+    const at::Tensor d_p = at::bmm(d_out, values.narrow(1, 0, columns).transpose(1, 2));
+    drop_rows_of(d_p, b.dropout, begin + first);
+    const at::Tensor d_scores = d_p.sub_((d_out * out).sum(-1, true)).mul_(p).mul_(b.scale);
+    drop_rows_of(p, b.dropout, begin + first);
     d_values.narrow(1, 0, columns).baddbmm_(p.transpose(1, 2), d_out);
-    const at::Tensor d_scores = at::bmm(d_out, values.narrow(1, 0, columns).transpose(1, 2))
-                                    .sub_((d_out * out).sum(-1, true))
-                                    .mul_(p)
-                                    .mul_(b.scale);
     b.grads.q.narrow(0, begin + first, rows)
         .copy_(at::bmm(d_scores, keys.narrow(1, 0, columns)).transpose(0, 1));
     d_keys.narrow(1, 0, columns).baddbmm_(d_scores.transpose(1, 2), q);
@@ -172,19 +181,20 @@ at::Tensor alibi_slopes(int64_t num_heads) {
 }
 
 AttentionOut attention(const at::Tensor& qkv, const HeadLayout& heads, const Packing& packing,
-                       double scale, const at::Tensor& slopes) {
+                       double scale, const at::Tensor& slopes, const Dropout& dropout) {
   const int64_t rows = qkv.size(0);
   const Heads in = split_heads(qkv, heads);
   if (qkv.is_cuda() && rows > 0) {
-    return cuda::fused_attention_takes(in, slopes) ? cuda::fused_attention(in, packing, scale)
-                                                   : dense_attention(in, packing, scale, slopes);
+    return cuda::fused_attention_takes(in, slopes) && !dropout.on()
+               ? cuda::fused_attention(in, packing, scale)
+               : dense_attention(in, packing, scale, slopes, dropout);
   }
   AttentionOut result{at::empty({rows, heads.num_heads * heads.head_dim}, qkv.options()),
                       at::empty({heads.num_heads, rows}, qkv.options().dtype(at::kFloat))};
   const at::Tensor out = result.out.view({rows, heads.num_heads, heads.head_dim});
   for (int64_t b = 0; b < packing.num_sequences(); ++b) {
     if (packing.lengths[b] > 0) {
-      attend(in, packing.offsets[b], packing.lengths[b], scale, slopes, out, result.lse);
+      attend(in, packing.offsets[b], packing.lengths[b], scale, slopes, dropout, out, result.lse);
     }
   }
   return result;
@@ -192,21 +202,22 @@ AttentionOut attention(const at::Tensor& qkv, const HeadLayout& heads, const Pac
 
 at::Tensor attention_backward(const at::Tensor& d_out, const at::Tensor& qkv,
                               const AttentionOut& saved, const HeadLayout& heads,
-                              const Packing& packing, double scale, const at::Tensor& slopes) {
+                              const Packing& packing, double scale, const at::Tensor& slopes,
+                              const Dropout& dropout) {
   const std::vector<int64_t> shape = {qkv.size(0), heads.num_heads, heads.head_dim};
   at::Tensor d_qkv = at::empty_like(qkv);
   const Heads in = split_heads(qkv, heads);
   const Heads grads = split_heads(d_qkv, heads);
   if (qkv.is_cuda() && qkv.size(0) > 0) {
-    if (cuda::fused_attention_takes(in, slopes)) {
+    if (cuda::fused_attention_takes(in, slopes) && !dropout.on()) {
       cuda::fused_attention_backward(d_out, in, saved, packing, scale, grads);
     } else {
-      dense_attention_backward(d_out, in, saved, packing, scale, slopes, grads);
+      dense_attention_backward(d_out, in, saved, packing, scale, slopes, dropout, grads);
     }
     return d_qkv;
   }
-  const Backward backward{in,    grads, d_out.view(shape), saved.out.view(shape), saved.lse,
-                          scale, slopes};
+  const Backward backward{
+      in, grads, d_out.view(shape), saved.out.view(shape), saved.lse, scale, slopes, dropout};
   for (int64_t b = 0; b < packing.num_sequences(); ++b) {
     if (packing.lengths[b] > 0) {
       attend_backward(backward, packing.offsets[b], packing.lengths[b]);

@@ -4,6 +4,8 @@
 // heads (A % K == 0); D head size. Conventions of ops.h hold.
 #pragma once
 
+#include "reknit/kernels/dropout.h"
+
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -45,13 +47,15 @@ struct AttentionOut {
 };
 
 /// softmax(scale q k^T + slope_a (j - i) [where slopes are given], j <= i) v inside
-/// each sequence. `slopes` [A] fp32 (ALiBi) or undefined.
+/// each sequence. `slopes` [A] fp32 (ALiBi) or undefined. `dropout` drops probabilities; on
+/// CUDA it takes the path that holds them in memory.
 AttentionOut attention(const at::Tensor& qkv, const HeadLayout& heads, const Packing& packing,
-                       double scale, const at::Tensor& slopes);
+                       double scale, const at::Tensor& slopes, const Dropout& dropout = {});
 /// -> d_qkv, laid out as qkv. Deterministic, on a GPU in a process with a RankScope there.
 at::Tensor attention_backward(const at::Tensor& d_out, const at::Tensor& qkv,
                               const AttentionOut& saved, const HeadLayout& heads,
-                              const Packing& packing, double scale, const at::Tensor& slopes);
+                              const Packing& packing, double scale, const at::Tensor& slopes,
+                              const Dropout& dropout = {});
 
 /// One layer's cache: k and v are [S, L, K, D], S slots of L tokens.
 struct KvLayer {

@@ -40,6 +40,16 @@ class Padding {
     return heads.transpose(1, 2).index({sequences_, positions_});
   }
 
+  /// The keys [N] of a dropout as [B, L]; undefined where it is off.
+  at::Tensor pad_keys(const Dropout& dropout) const {
+    if (!dropout.on()) {
+      return {};
+    }
+    const at::Tensor out = at::zeros({batch_, length_}, dropout.keys.options());
+    out.index_put_({sequences_, positions_}, dropout.keys);
+    return out;
+  }
+
   int64_t length() const { return length_; }
   int64_t batch() const { return batch_; }
 
@@ -97,10 +107,11 @@ void for_chunks(const at::Tensor& q, Body&& body) {
 }  // namespace
 
 AttentionOut dense_attention(const Heads& in, const Packing& packing, double scale,
-                             const at::Tensor& slopes) {
+                             const at::Tensor& slopes, const Dropout& dropout) {
   const int64_t num_heads = in.q.size(1);
   const Padding padding(packing);
   const Scoring scoring(padding, scale, slopes, in.q.options());
+  const at::Tensor keys = padding.pad_keys(dropout);
   const at::Tensor q = padding.pad(in.q, num_heads);
   const at::Tensor k = padding.pad(in.k, num_heads);
   const at::Tensor v = padding.pad(in.v, num_heads);
@@ -110,18 +121,20 @@ AttentionOut dense_attention(const Heads& in, const Packing& packing, double sca
     const auto part = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
     const at::Tensor scores = scoring(part(q), part(k), first);
     part(lse).copy_(at::logsumexp(scores, -1));
-    const at::Tensor p = scores.sub_(part(lse).unsqueeze(-1)).exp_().to(q.scalar_type());
-    part(out).copy_(at::bmm(p, part(v)));
+    const at::Tensor p = scores.sub_(part(lse).unsqueeze(-1)).exp_();
+    drop_scores(p, dropout, keys, first, num_heads);
+    part(out).copy_(at::bmm(p.to(q.scalar_type()), part(v)));
   });
   return {padding.unpad(out, num_heads).reshape({in.q.size(0), -1}), lse};
 }
 
 void dense_attention_backward(const at::Tensor& d_out, const Heads& in, const AttentionOut& saved,
                               const Packing& packing, double scale, const at::Tensor& slopes,
-                              const Heads& grads) {
+                              const Dropout& dropout, const Heads& grads) {
   const int64_t num_heads = in.q.size(1);
   const Padding padding(packing);
   const Scoring scoring(padding, scale, slopes, in.q.options());
+  const at::Tensor keys = padding.pad_keys(dropout);
   const at::Tensor q = padding.pad(in.q, num_heads);
   const at::Tensor k = padding.pad(in.k, num_heads);
   const at::Tensor v = padding.pad(in.v, num_heads);
@@ -135,11 +148,10 @@ void dense_attention_backward(const at::Tensor& d_out, const Heads& in, const At
     const at::Tensor p =
         scoring(part(q), part(k), first).sub_(part(saved.lse).unsqueeze(-1)).exp_();
     const at::Tensor along = (part(dy).to(at::kFloat) * part(out)).sum(-1, true);
-    const at::Tensor d_scores = product_fp32(part(dy), part(v).transpose(1, 2))
-                                    .sub_(along)
-                                    .mul_(p)
-                                    .mul_(scale)
-                                    .to(q.scalar_type());
+    const at::Tensor d_p = product_fp32(part(dy), part(v).transpose(1, 2));
+    drop_scores(d_p, dropout, keys, first, num_heads);
+    const at::Tensor d_scores = d_p.sub_(along).mul_(p).mul_(scale).to(q.scalar_type());
+    drop_scores(p, dropout, keys, first, num_heads);
     part(dv).copy_(at::bmm(p.to(q.scalar_type()).transpose(1, 2), part(dy)));
     part(dq).copy_(at::bmm(d_scores, part(k)));
     part(dk).copy_(at::bmm(d_scores.transpose(1, 2), part(q)));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "reknit/kernels/adam_step.h"
+#include "reknit/kernels/dropout_rule.h"
 #include "reknit/kernels/heads.h"
 #include "reknit/kernels/lm_head.h"
 #include "reknit/kernels/ops.h"
@@ -59,6 +60,10 @@ at::Tensor logprobs_backward(const at::Tensor& logits, const at::Tensor& targets
 Sampled sample(const at::Tensor& logits, const SampleSettings& settings, const at::Tensor& keys,
                const at::Tensor& positions, const at::Tensor& forbidden_until, int64_t eos);
 void keep_drawn(const Sampled& drawn, const DrawState& state);
+
+/// On the stream of `like`.
+void drop_rows(at::ScalarType dtype, const kernels::DropoutRule& rule,
+               const kernels::DropoutRows& rows, const at::Tensor& like);
 
 void accumulate(const at::Tensor& dst, const at::Tensor& src);
 at::Tensor sum_squares(const at::Tensor& flat);

@@ -66,6 +66,11 @@ void keep_drawn(const Sampled&, const DrawState&) {
   absent();
 }
 
+void drop_rows(at::ScalarType, const kernels::DropoutRule&, const kernels::DropoutRows&,
+               const at::Tensor&) {
+  absent();
+}
+
 void accumulate(const at::Tensor&, const at::Tensor&) {
   absent();
 }

@@ -2,6 +2,7 @@
 #include "reknit/kernels/column_sums.h"
 #include "reknit/kernels/cuda_args.h"
 #include "reknit/kernels/cuda_path.h"
+#include "reknit/kernels/dropout_cuda.h"
 #include "reknit/kernels/embedding.h"
 #include "reknit/kernels/norm.h"
 
@@ -95,6 +96,11 @@ void embedding_backward(const at::Tensor& dy, const at::Tensor& ids, const at::T
   args.order = order.const_data_ptr<int64_t>();
   args.d_table = d_table.mutable_data_ptr();
   kernels::embedding_backward(element_of(dy.scalar_type()), args, stream_of(dy));
+}
+
+void drop_rows(at::ScalarType dtype, const kernels::DropoutRule& rule,
+               const kernels::DropoutRows& rows, const at::Tensor& like) {
+  kernels::drop_rows(element_of(dtype), rule, rows, stream_of(like));
 }
 
 }  // namespace reknit::ops::cuda

@@ -104,11 +104,13 @@ at::Tensor mlp_backward(const ModelSpec& spec, const Full& params, const Gradien
 
 /// -> the sum after attention, what the MLP's residual adds to.
 at::Tensor up_to_activation(const ModelSpec& spec, const Full& params, const at::Tensor& x,
-                            const Attend& attend, const BlockReduce& reduce, BlockSaved& keep) {
+                            const Attend& attend, const BlockReduce& reduce,
+                            const BlockDropout& dropout, BlockSaved& keep) {
   const Residual around_attn(spec, params, kAttnNormWeight);
   keep.qkv = linear(around_attn.enter(x, keep.attn), params, kQkvWeight);
   keep.attention = attend(keep.qkv);
   at::Tensor branch = reduce.after_attention(linear(keep.attention.out, params, kAttnOutWeight));
+  branch = ops::dropout(branch, dropout.after_attention);
   at::Tensor middle = around_attn.leave(x, std::move(branch), keep.attn);
 
   const Residual around_mlp(spec, params, kMlpNormWeight);
@@ -149,47 +151,52 @@ double attention_scale(const ModelSpec& spec) {
 }
 
 at::Tensor block_forward(const ModelSpec& spec, const Full& params, const at::Tensor& x,
-                         const Attend& attend, const BlockReduce& reduce, BlockSaved* saved) {
-  if (saved == nullptr && reduce.is_identity()) {
+                         const Attend& attend, const BlockReduce& reduce, BlockSaved* saved,
+                         const BlockDropout& dropout) {
+  if (saved == nullptr && reduce.is_identity() && !dropout.on_branches()) {
     return block_infer(spec, params, x, attend);
   }
   BlockSaved local;
   BlockSaved& keep = saved != nullptr ? *saved : local;
-  const at::Tensor middle = up_to_activation(spec, params, x, attend, reduce, keep);
+  const at::Tensor middle = up_to_activation(spec, params, x, attend, reduce, dropout, keep);
   at::Tensor branch = reduce.after_mlp(linear(keep.activated, params, kFc2Weight));
+  branch = ops::dropout(branch, dropout.after_mlp);
   at::Tensor y = Residual(spec, params, kMlpNormWeight).leave(middle, std::move(branch), keep.mlp);
   drop_redundant(spec, keep);
   return y;
 }
 
 BlockSaved block_recompute(const ModelSpec& spec, const Full& params, const at::Tensor& x,
-                           const Attend& attend, const BlockReduce& reduce) {
+                           const Attend& attend, const BlockReduce& reduce,
+                           const BlockDropout& dropout) {
   BlockSaved saved;
   if (spec.norm_before) {
-    up_to_activation(spec, params, x, attend, reduce, saved);
+    up_to_activation(spec, params, x, attend, reduce, dropout, saved);
     drop_redundant(spec, saved);
   } else {  // the last norm reads the sum
-    block_forward(spec, params, x, attend, reduce, &saved);
+    block_forward(spec, params, x, attend, reduce, &saved, dropout);
   }
   return saved;
 }
 
 at::Tensor block_backward(const ModelSpec& spec, const Full& params, Gradients& gradients,
                           const at::Tensor& d_y, BlockSaved saved, const ops::Packing& packing,
-                          const at::Tensor& slopes) {
+                          const at::Tensor& slopes, const BlockDropout& dropout) {
   const Residual around_mlp(spec, params, kMlpNormWeight);
   at::Tensor d_sum = around_mlp.leave_backward(d_y, saved.mlp, gradients);
-  at::Tensor d_branch = mlp_backward(spec, params, gradients, d_sum, saved);
+  at::Tensor d_branch =
+      mlp_backward(spec, params, gradients, ops::dropout(d_sum, dropout.after_mlp), saved);
   const at::Tensor d_middle =
       around_mlp.enter_backward(d_sum, std::move(d_branch), saved.mlp, gradients);
 
   const Residual around_attn(spec, params, kAttnNormWeight);
   d_sum = around_attn.leave_backward(d_middle, saved.attn, gradients);
   const at::Tensor d_attention =
-      linear_backward(d_sum, saved.attention.out, params, gradients, kAttnOutWeight);
+      linear_backward(ops::dropout(d_sum, dropout.after_attention), saved.attention.out, params,
+                      gradients, kAttnOutWeight);
   const at::Tensor d_qkv =
       ops::attention_backward(d_attention, saved.qkv, saved.attention, spec.head_layout(), packing,
-                              attention_scale(spec), slopes);
+                              attention_scale(spec), slopes, dropout.attention);
   saved.qkv.reset();
   saved.attention = {};
   d_branch = linear_backward(d_qkv, saved.attn.branch_input, params, gradients, kQkvWeight);

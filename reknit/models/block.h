@@ -37,19 +37,30 @@ struct BlockSaved {
 /// cache. The `lse` of the last is undefined.
 using Attend = std::function<ops::AttentionOut(const at::Tensor& qkv)>;
 
+/// What a block drops in training; off by default. Attention's also goes into Attend.
+struct BlockDropout {
+  ops::Dropout attention;  ///< probabilities
+  ops::Dropout after_attention;
+  ops::Dropout after_mlp;
+
+  bool on_branches() const { return after_attention.on() || after_mlp.on(); }
+};
+
 /// x [N, H] -> [N, H]. `params` is the group of the block. Fills `saved` if given.
 at::Tensor block_forward(const ModelSpec& spec, const Full& params, const at::Tensor& x,
-                         const Attend& attend, const BlockReduce& reduce, BlockSaved* saved);
+                         const Attend& attend, const BlockReduce& reduce, BlockSaved* saved,
+                         const BlockDropout& dropout = {});
 
 /// What block_forward would have saved, bit for bit, without what only its result needs.
 BlockSaved block_recompute(const ModelSpec& spec, const Full& params, const at::Tensor& x,
-                           const Attend& attend, const BlockReduce& reduce);
+                           const Attend& attend, const BlockReduce& reduce,
+                           const BlockDropout& dropout = {});
 
 /// d_y [N, H] -> d_x [N, H]; adds into the gradients of the group. Consumes `saved`:
 /// each tensor is given up once it has been read. `slopes` as in ops::attention.
 at::Tensor block_backward(const ModelSpec& spec, const Full& params, Gradients& gradients,
                           const at::Tensor& d_y, BlockSaved saved, const ops::Packing& packing,
-                          const at::Tensor& slopes);
+                          const at::Tensor& slopes, const BlockDropout& dropout = {});
 
 /// What attention scores are multiplied by.
 double attention_scale(const ModelSpec& spec);

@@ -9,10 +9,15 @@
 namespace reknit {
 namespace {
 
-Attend attend_packed(const ModelSpec& spec, const ops::Packing& packing, const at::Tensor& slopes) {
-  return [&spec, &packing, slopes](const at::Tensor& qkv) {
-    return ops::attention(qkv, spec.head_layout(), packing, attention_scale(spec), slopes);
+Attend attend_packed(const ModelSpec& spec, const ops::Packing& packing, const at::Tensor& slopes,
+                     const ops::Dropout& dropout = {}) {
+  return [&spec, &packing, slopes, dropout](const at::Tensor& qkv) {
+    return ops::attention(qkv, spec.head_layout(), packing, attention_scale(spec), slopes, dropout);
   };
+}
+
+ops::Dropout embed_dropout(const ModelSpec& spec, const TokenBatch& batch) {
+  return {spec.embed_dropout, 0, batch.dropout_keys};
 }
 
 /// Marks `saved` as used up.
@@ -112,6 +117,14 @@ void Decoder::check(const TokenBatch& batch) const {
                    batch.packing.num_tokens());
 }
 
+BlockDropout Decoder::dropout_of(const TokenBatch& batch, int64_t layer) const {
+  constexpr uint64_t kSites = 3;  // of a block; site 0 is the embedding's
+  const uint64_t first = static_cast<uint64_t>(layer) * kSites + 1;
+  return {{spec_.attention_dropout, first, batch.dropout_keys},
+          {spec_.hidden_dropout, first + 1, batch.dropout_keys},
+          {spec_.hidden_dropout, first + 2, batch.dropout_keys}};
+}
+
 void Decoder::require_head(bool value_head) const {
   REKNIT_INVARIANT(spec_.value_head == value_head, "this ", spec_.model_type, " model has ",
                    spec_.value_head ? "a value head and no logits" : "logits and no value head");
@@ -126,16 +139,22 @@ at::Tensor Decoder::embed(ParamSource& params, const at::Tensor& tokens,
 at::Tensor Decoder::blocks_forward(ParamSource& params, const TokenBatch& batch, Phase phase,
                                    Saved* saved) const {
   check(batch);
-  const bool keep_all = saved && saved->checkpointing == Checkpointing::kNone;
-  at::Tensor x = embed(params, batch.tokens, batch.packing.positions, phase, saved);
-  const Attend attend = attend_packed(spec_, batch.packing, slopes_->on(x.device()));
+  const at::Tensor& positions =
+      batch.positions.defined() ? batch.positions : batch.packing.positions;
+  at::Tensor x = embed(params, batch.tokens, positions, phase, saved);
+  x = ops::dropout(x, embed_dropout(spec_, batch));
+  const at::Tensor slopes = slopes_->on(x.device());
   for (int64_t layer = 0; layer < spec_.layers; ++layer) {
-    BlockSaved* keep = keep_all ? &saved->blocks.emplace_back() : nullptr;
-    if (saved && !keep_all) {
-      saved->block_inputs.push_back(x);
+    BlockSaved* keep = nullptr;
+    if (saved && saved->checkpointing.recomputes(layer)) {
+      saved->block_inputs[layer] = x;
+    } else if (saved) {
+      keep = &saved->blocks[layer];
     }
+    const BlockDropout dropout = dropout_of(batch, layer);
+    const Attend attend = attend_packed(spec_, batch.packing, slopes, dropout.attention);
     const Full group = params.full(block_group(layer), phase);
-    x = block_forward(spec_, group, x, attend, *reduce_, keep);
+    x = block_forward(spec_, group, x, attend, *reduce_, keep, dropout);
   }
   return x;
 }
@@ -187,20 +206,20 @@ at::Tensor Decoder::head_backward(ParamSource& params, Saved& saved,
 void Decoder::blocks_backward(ParamSource& params, Saved& saved, at::Tensor d_x) const {
   const ops::Packing& packing = saved.batch.packing;
   const at::Tensor slopes = slopes_->on(d_x.device());
-  const Attend attend = attend_packed(spec_, packing, slopes);
   for (int64_t layer = spec_.layers - 1; layer >= 0; --layer) {
+    const BlockDropout dropout = dropout_of(saved.batch, layer);
     const Full group = params.full(block_group(layer), Phase::kBackward);
-    BlockSaved block;
-    if (saved.checkpointing == Checkpointing::kFull) {
+    BlockSaved block = std::exchange(saved.blocks[layer], {});
+    if (saved.checkpointing.recomputes(layer)) {
+      const Attend attend = attend_packed(spec_, packing, slopes, dropout.attention);
       const at::Tensor x = std::exchange(saved.block_inputs[layer], {});
-      block = block_recompute(spec_, group, x, attend, *reduce_);
-    } else {
-      block = std::exchange(saved.blocks[layer], {});
+      block = block_recompute(spec_, group, x, attend, *reduce_, dropout);
     }
     Gradients gradients = params.gradients(block_group(layer));
-    d_x = block_backward(spec_, group, gradients, d_x, std::move(block), packing, slopes);
+    d_x = block_backward(spec_, group, gradients, d_x, std::move(block), packing, slopes, dropout);
     params.reduce(std::move(gradients));
   }
+  d_x = ops::dropout(d_x, embed_dropout(spec_, saved.batch));
   const Full group = params.full(embed_group(), Phase::kBackward);
   Gradients gradients = params.gradients(embed_group());
   embed_backward(spec_, group, gradients, d_x, std::exchange(saved.embed, {}));
@@ -212,6 +231,8 @@ std::shared_ptr<Saved> Decoder::start_saving(const TokenBatch& batch,
   auto saved = std::make_shared<Saved>();
   saved->batch = batch;
   saved->checkpointing = checkpointing;
+  saved->blocks.resize(static_cast<size_t>(spec_.layers));
+  saved->block_inputs.resize(static_cast<size_t>(spec_.layers));
   return saved;
 }
 

@@ -22,6 +22,10 @@ namespace reknit {
 struct TokenBatch {
   at::Tensor tokens;
   ops::Packing packing;
+  /// [N] int64: places in the position table; undefined: those in the packed sequences.
+  at::Tensor positions = {};
+  /// [N] int64 on the device, see ops::dropout_keys; undefined: nothing is dropped.
+  at::Tensor dropout_keys = {};
 
   /// From host tokens, concatenated. A token outside the model's vocabulary, or a
   /// sequence without positions, is an InputError naming it: on the device neither
@@ -34,9 +38,21 @@ struct TokenBatch {
 /// backward goes, and a second backward throws StateError.
 class Saved;
 
-/// Full activations, or only block inputs (blocks are recomputed in the backward, from
-/// the same group lease, bit for bit).
-enum class Checkpointing { kNone, kFull };
+/// Which blocks keep only their input and are recomputed in the backward, from the same
+/// group lease, bit for bit.
+struct Checkpointing {
+  int64_t every = 0;          ///< every n-th block, the first one too; 0: none
+  int64_t below = INT64_MAX;  ///< of the first blocks only
+
+  bool recomputes(int64_t layer) const { return every > 0 && layer % every == 0 && layer < below; }
+
+  static const Checkpointing kNone;  ///< all activations are kept
+  static const Checkpointing kFull;  ///< every block is recomputed
+};
+inline constexpr Checkpointing Checkpointing::kNone{};
+inline constexpr Checkpointing Checkpointing::kFull{1};
+
+struct BlockDropout;
 
 /// Stateless apart from constants: one Decoder may serve several stores and threads.
 /// At most one Full and two Gradients (one of them the tied table's) are held at a time.
@@ -104,6 +120,7 @@ class Decoder {
   void blocks_backward(ParamSource& params, Saved& saved, at::Tensor d_x) const;
   at::Tensor read_logits(ParamSource& params, const at::Tensor& x) const;
   std::shared_ptr<Saved> start_saving(const TokenBatch& batch, Checkpointing checkpointing) const;
+  BlockDropout dropout_of(const TokenBatch& batch, int64_t layer) const;
 
   ModelSpec spec_;
   std::shared_ptr<const BlockReduce> reduce_;

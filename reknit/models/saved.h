@@ -17,8 +17,8 @@ class Saved {
   bool consumed = false;
 
   EmbedSaved embed;
-  std::vector<BlockSaved> blocks;        ///< Checkpointing::kNone
-  std::vector<at::Tensor> block_inputs;  ///< Checkpointing::kFull: [N, H] each
+  std::vector<BlockSaved> blocks;        ///< of the blocks that are not recomputed
+  std::vector<at::Tensor> block_inputs;  ///< of those that are: [N, H] each
   HeadSaved head;
 
   at::Tensor hidden;            ///< [N, embed_dim]

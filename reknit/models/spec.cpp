@@ -67,6 +67,13 @@ class ConfigKeys {
     return value == nullptr ? absent : value->get<double>();
   }
 
+  double dropout(const char* name, double absent) const {
+    const double value = number({name}, absent);
+    require<InputError>(value >= 0 && value < 1, "config.json: ", name,
+                        " must be at least 0 and below 1, not ", value);
+    return value;
+  }
+
   bool flag(const char* name, bool absent) const {
     const Json* value = find({name});
     require<InputError>(value == nullptr || value->is_boolean(), "config.json: ", name,
@@ -151,6 +158,8 @@ void read_opt(const ConfigKeys& keys, ModelSpec& spec) {
   spec.norm_before = keys.flag("do_layer_norm_before", true);
   spec.final_norm = spec.norm_before && !keys.flag("_remove_final_layer_norm", false);
   spec.init_std = keys.number({"init_std"}, 0.02);
+  spec.hidden_dropout = keys.dropout("dropout", 0.1);
+  spec.attention_dropout = keys.dropout("attention_dropout", 0.0);
   spec.bos = keys.token("bos_token_id", 2);
   spec.eos = keys.token("eos_token_id", 2);
   spec.pad = keys.token("pad_token_id", 1);
@@ -170,6 +179,8 @@ void read_bloom(const ConfigKeys& keys, ModelSpec& spec) {
   spec.residual_after_norm = keys.flag("apply_residual_connection_post_layernorm", false);
   spec.norm_eps = keys.number({"layer_norm_epsilon"}, 1e-5);
   spec.init_std = keys.number({"initializer_range"}, 0.02);
+  spec.hidden_dropout = keys.dropout("hidden_dropout", 0.0);
+  spec.attention_dropout = keys.dropout("attention_dropout", 0.0);
   spec.bos = keys.token("bos_token_id", 1);
   spec.eos = keys.token("eos_token_id", 2);
   spec.pad = keys.token("pad_token_id", -1);
@@ -188,6 +199,9 @@ void read_gpt2(const ConfigKeys& keys, ModelSpec& spec) {
   spec.activation = parse_activation(keys.text("activation_function", "gelu_new"));
   spec.norm_eps = keys.number({"layer_norm_epsilon"}, 1e-5);
   spec.init_std = keys.number({"initializer_range"}, 0.02);
+  spec.embed_dropout = keys.dropout("embd_pdrop", 0.1);
+  spec.hidden_dropout = keys.dropout("resid_pdrop", 0.1);
+  spec.attention_dropout = keys.dropout("attn_pdrop", 0.1);
   spec.bos = keys.token("bos_token_id", 50256);
   spec.eos = keys.token("eos_token_id", 50256);
   spec.pad = keys.token("pad_token_id", -1);

@@ -42,6 +42,8 @@ struct ModelSpec {
   bool tied_head = true;
   double norm_eps = 1e-5;
   double init_std = 0.02;
+  /// In training, of the embeddings, of each branch's result, of attention's probabilities.
+  double embed_dropout = 0.0, hidden_dropout = 0.0, attention_dropout = 0.0;
   int64_t bos = -1, eos = -1,
           pad = -1;         ///< -1: none, or not in the vocabulary; eos: the first of several
   bool value_head = false;  ///< critic and reward: v_head [1, embed_dim] in place of logits
@@ -54,7 +56,7 @@ struct ModelSpec {
   bool tied_output() const { return tied_head && !value_head; }
 
   /// Reads config.json (written by transformers 4 or 5); absent keys have the defaults
-  /// of the model's configuration class there. Dropout is ignored. An unknown model_type
+  /// of the model's configuration class there. An unknown model_type
   /// or a setting that is not supported: InputError naming key and value. `value_head`
   /// stays false: only the folder's tensors tell (find_value_head in name_map.h).
   static ModelSpec from_hf(const nlohmann::json& config);
