@@ -272,6 +272,13 @@ HfFolder::HfFolder(const std::string& path_or_name) {
   state_ = std::move(state);
 }
 
+HfFolder HfFolder::without_weights(const Json& config, const std::string& tokenizer_folder) {
+  auto state = std::make_shared<State>();
+  state->path = tokenizer_folder;
+  state->config = config;
+  return HfFolder(std::shared_ptr<const State>(std::move(state)));
+}
+
 const std::string& HfFolder::path() const {
   return state_->path;
 }
@@ -338,7 +345,7 @@ std::vector<std::string> HfFolder::tokenizer_files() const {
 std::vector<std::string> tokenizer_files_in(const std::string& folder) {
   std::vector<std::string> files;
   for (const char* name : kTokenizerFiles) {
-    if (fs::exists(in_folder(folder, name))) {
+    if (!folder.empty() && fs::exists(in_folder(folder, name))) {
       files.push_back(in_folder(folder, name));
     }
   }

@@ -29,6 +29,11 @@ class HfFolder {
   /// that does not hold them (all at once, with the file that does).
   explicit HfFolder(const std::string& path_or_name);
 
+  /// A model that has no weights yet, with the tokenizer files of `tokenizer_folder` (empty:
+  /// none), which is also its path.
+  static HfFolder without_weights(const nlohmann::json& config,
+                                  const std::string& tokenizer_folder);
+
   /// The folder, after a look-up in the cache.
   const std::string& path() const;
   const nlohmann::json& config() const;
@@ -58,10 +63,11 @@ class HfFolder {
 
  private:
   struct State;
+  explicit HfFolder(std::shared_ptr<const State> state) : state_(std::move(state)) {}
   std::shared_ptr<const State> state_;
 };
 
-/// The full paths of the tokenizer's and chat template's files in any folder.
+/// The full paths of the tokenizer's and chat template's files in any folder (empty: none).
 std::vector<std::string> tokenizer_files_in(const std::string& folder);
 
 /// The folder that `path_or_name` stands for. Throws InputError if there is none.

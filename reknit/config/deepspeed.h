@@ -83,6 +83,7 @@ struct DeepSpeedConfig {
   BatchRequest batch;  ///< as given; solve_batch turns it into numbers
   std::optional<int64_t> steps_per_print;
   double gradient_clipping = 1.0;                      ///< 0: off
+  bool wall_clock_breakdown = false;                   ///< pretraining: times of a step's parts
   std::optional<std::string> communication_data_type;  ///< checked: the precision
   ZeroConfig zero;
   Fp16Config fp16;

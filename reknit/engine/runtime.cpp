@@ -90,6 +90,19 @@ int64_t largest(Communicator& world, int64_t mine) {
   return world.all_reduce({value}, ReduceOp::kMax, stream).wait_on_host()[0].item<int64_t>();
 }
 
+std::vector<double> reduce_over_ranks(Communicator& world, const std::vector<double>& mine,
+                                      ReduceOp op) {
+  const Stream& stream = this_rank().compute;
+  const at::Tensor local = at::tensor(mine, at::kDouble).to(this_rank().device);
+  const at::Tensor total = world.all_reduce({local}, op, stream).wait_on_host()[0].cpu();
+  const auto* data = total.const_data_ptr<double>();
+  return {data, data + total.numel()};
+}
+
+RankPart rank_part(int64_t count, int rank, int world) {
+  return {count * rank / world, count * (rank + 1) / world};
+}
+
 std::vector<std::string> gather_texts(Communicator& world, const std::string& mine) {
   // Each piece: 8 bytes of length, then the text, padded to the longest.
   const int64_t piece = 8 + largest(world, static_cast<int64_t>(mine.size()));

@@ -49,4 +49,16 @@ std::vector<std::string> gather_texts(Communicator& world, const std::string& mi
 /// The largest of the ranks' numbers, on every rank. Collective; blocks the host.
 int64_t largest(Communicator& world, int64_t mine);
 
+/// The ranks' numbers reduced place by place, on every rank. Collective; blocks the host.
+std::vector<double> reduce_over_ranks(Communicator& world, const std::vector<double>& mine,
+                                      ReduceOp op = ReduceOp::kSum);
+
+/// A rank's consecutive part [begin, end) of `count` things, in rank order; the sizes of two
+/// ranks' parts differ by at most one.
+struct RankPart {
+  int64_t begin;
+  int64_t end;
+};
+RankPart rank_part(int64_t count, int rank, int world);
+
 }  // namespace reknit

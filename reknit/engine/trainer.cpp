@@ -20,16 +20,24 @@ double Trainer::loss_scale() const {
   return scaled() ? scaler_.scale() : 1.0;
 }
 
-StepRecord Trainer::step() {
-  prepare();
+StepRecord Trainer::step(std::optional<double> lr) {
+  prepare(lr);
   return finish();
 }
 
-bool Trainer::prepare() {
+void Trainer::reduce() {
+  if (!reduced_) {
+    store_.finish_gradients();
+    reduced_ = true;
+  }
+}
+
+bool Trainer::prepare(std::optional<double> lr) {
   record_ = StepRecord{};
   record_.loss_scale = loss_scale();
-  record_.lr = settings_.schedule.at(applied_, settings_.lr);
-  store_.finish_gradients();
+  record_.lr = lr.value_or(settings_.schedule.at(applied_, settings_.lr));
+  reduce();
+  reduced_ = false;
   shards_ = store_.begin_update();
   record_.grad_norm = global_grad_norm(store_, shards_) / record_.loss_scale;
   ++steps_;

@@ -6,6 +6,7 @@
 #include "reknit/optim/schedule.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace reknit {
@@ -39,10 +40,12 @@ class Trainer {
 
   double loss_scale() const;
   /// prepare() and finish().
-  StepRecord step();
-  /// The first half: sums the gradients over the ranks and takes the norm. False if it
-  /// is not finite: finish() will skip.
-  bool prepare();
+  StepRecord step(std::optional<double> lr = {});
+  /// Sums the gradients over the ranks; prepare() does it unless it has been done.
+  void reduce();
+  /// The first half: reduce(), and the norm. False if it is not finite: finish() will skip.
+  /// `lr` takes the place of the schedule's rate.
+  bool prepare(std::optional<double> lr = {});
   /// The second half: the update or the skip. `hold` skips although the gradients are
   /// finite (the other model of a pair overflowed); the scaler takes no notice of that.
   StepRecord finish(bool hold = false);
@@ -71,6 +74,7 @@ class Trainer {
   LossScaler scaler_;
   std::vector<OptimizerShard> shards_;  ///< between prepare() and finish()
   StepRecord record_;                   ///< of that step
+  bool reduced_ = false;                ///< reduce() was called for the next step
   int64_t steps_ = 0;
   int64_t applied_ = 0;
 };

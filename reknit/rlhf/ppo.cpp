@@ -1,6 +1,7 @@
 #include "reknit/rlhf/ppo.h"
 
 #include "reknit/data/rows.h"
+#include "reknit/engine/runtime.h"
 
 #include <ATen/ATen.h>
 
@@ -18,19 +19,6 @@ constexpr double kRewardEmaAlpha = 0.9;
 double seconds_since(Clock::time_point start) {
   this_rank().compute.synchronize();
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// Rank r's part of n things, in rank order.
-int64_t part_begin(int64_t n, int rank, int world) {
-  return n * rank / world;
-}
-
-std::vector<double> sum_over(Communicator& world, std::vector<double> values, ReduceOp op) {
-  const Stream& stream = this_rank().compute;
-  const at::Tensor local = at::tensor(values, at::kDouble).to(this_rank().device);
-  const at::Tensor total = world.all_reduce({local}, op, stream).wait_on_host()[0].cpu();
-  const auto* data = total.const_data_ptr<double>();
-  return {data, data + total.numel()};
 }
 
 // A scoring pass: nothing is kept for a backward, nothing stays gathered.
@@ -222,9 +210,8 @@ std::vector<GenerationRequest> Ppo::requests(int64_t step) {
   minibatch_begin_ = {0};
   for (int64_t base = 0; base < settings_.global_batch; base += settings_.minibatch) {
     const int64_t size = std::min(settings_.minibatch, settings_.global_batch - base);
-    const int64_t begin = base + part_begin(size, world.rank(), world.size());
-    const int64_t end = base + part_begin(size, world.rank() + 1, world.size());
-    for (int64_t i = begin; i < end; ++i) {
+    const RankPart part = rank_part(size, world.rank(), world.size());
+    for (int64_t i = base + part.begin; i < base + part.end; ++i) {
       const int64_t sequence = step * settings_.global_batch + i;
       if (sequence / count != epoch) {
         epoch = sequence / count;
@@ -359,10 +346,10 @@ double Ppo::token_weight(std::span<const Experience> part) const {
     tokens += static_cast<double>(experience.unmasked());
   }
   if (settings_.rules == PpoRules::kDeepSpeedChat) {
-    const double ranks = sum_over(world, {tokens > 0 ? 1.0 : 0.0}, ReduceOp::kSum)[0];
+    const double ranks = reduce_over_ranks(world, {tokens > 0 ? 1.0 : 0.0})[0];
     return tokens == 0 ? 0.0 : 1.0 / (tokens * ranks);
   }
-  const double total = sum_over(world, {tokens}, ReduceOp::kSum)[0];
+  const double total = reduce_over_ranks(world, {tokens})[0];
   return total == 0 ? 0.0 : 1.0 / total;
 }
 
@@ -442,7 +429,7 @@ void Ppo::summarise(const Sums& sums, PpoRecord& record) {
   all[kValueClipped] = sums.value_clipped;
   all[kTrained] = sums.tokens;
   Communicator& world = *models_.actor->store.comms().world;
-  const std::vector<double> total = sum_over(world, all, ReduceOp::kSum);
+  const std::vector<double> total = reduce_over_ranks(world, all);
   const auto mean = [&](size_t what, size_t count) {
     return total[what] / std::max(1.0, total[count]);
   };
@@ -468,7 +455,7 @@ void Ppo::summarise(const Sums& sums, PpoRecord& record) {
   record.critic_loss = total[kCriticLoss] / minibatches;
   record.clip_fraction = mean(kClipped, kTrained);
   record.value_clip_fraction = mean(kValueClipped, kTrained);
-  record.ratio_max = sum_over(world, {sums.ratio_max}, ReduceOp::kMax)[0];
+  record.ratio_max = reduce_over_ranks(world, {sums.ratio_max}, ReduceOp::kMax)[0];
   record.actor_skipped = actor_trainer_.skipped();
   record.critic_skipped = critic_trainer_.skipped();
 }
