@@ -1,7 +1,7 @@
 #include "apps/command_line.h"
 
 #include "apps/arguments.h"
-#include "apps/deepspeed_chat.h"
+#include "apps/foreign_flags.h"
 #include "reknit/base/log.h"
 
 #include <CLI/CLI.hpp>
@@ -23,11 +23,11 @@ std::vector<std::string> prepare(const std::vector<Command>& commands,
   const auto chosen = std::find_if(commands.begin(), commands.end(), [&](const Command& command) {
     return !args.empty() && command.name == args.front();
   });
-  if (chosen == commands.end() || !chosen->takes_deepspeed_chat) {
+  if (chosen == commands.end() || chosen->foreign == nullptr) {
     return args;
   }
   std::vector<std::string> notes;
-  args = translate_deepspeed_chat(args, notes);
+  args = translate_flags(*chosen->foreign, args, notes);
   for (const std::string& note : notes) {
     log_info(note);
   }

@@ -1,6 +1,7 @@
 // The reknit command as a function of its arguments.
 #pragma once
 
+#include "apps/foreign_flags.h"
 #include "apps/shared_flags.h"
 
 #include <functional>
@@ -13,7 +14,7 @@ struct Command {
   std::string name;
   std::string summary;
   std::function<Action(CLI::App&)> add;
-  bool takes_deepspeed_chat = false;  ///< DeepSpeed-Chat's flags are translated first
+  const ForeignFlags* foreign = nullptr;  ///< another program's flags, translated first
 };
 
 /// Parses `args` (without the program's name) and runs the command they name. --help and

@@ -7,6 +7,7 @@
 namespace reknit {
 
 int run_ppo(const PpoOptions& options);
+int run_pretrain(const PretrainOptions& options);
 int run_generate(const GenerateOptions& options);
 int run_score(const ScoreOptions& options);
 int run_init(const InitOptions& options);

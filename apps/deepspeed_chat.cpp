@@ -1,14 +1,10 @@
 #include "apps/deepspeed_chat.h"
 
-#include "reknit/base/error.h"
-
-#include <algorithm>
-
 namespace reknit {
 namespace {
 
-using enum ChatKind;
-using enum ChatFate;
+using enum FlagKind;
+using enum FlagFate;
 
 constexpr std::string_view kNoLora = "LoRA is not built; train the whole model";
 constexpr std::string_view kNoDropout = "training has no dropout";
@@ -20,7 +16,7 @@ constexpr std::string_view kFrozen =
 constexpr std::string_view kSamples = "use --save-samples N, which writes samples.jsonl";
 
 // clang-format off
-constexpr ChatFlag kStep3[] = {
+constexpr ForeignFlag kStep3[] = {
     {"data-path", kList, "Dahoas/rm-static", kAlias, "prompts", "files of JSON lines; a data set's name is refused with the conversion"},
     {"data-split", kValue, "2,4,4", kNoMeaning, {}, "the files of --prompts are used whole; split them beforehand"},
     {"data-output-path", kValue, "/tmp/data_files/", kNoMeaning, {}, "nothing is cached: files are read as they are"},
@@ -88,85 +84,11 @@ constexpr ChatFlag kStep3[] = {
 };
 // clang-format on
 
-const ChatFlag* find(std::string_view name) {
-  const auto found = std::find_if(std::begin(kStep3), std::end(kStep3),
-                                  [&](const ChatFlag& flag) { return flag.name == name; });
-  return found == std::end(kStep3) ? nullptr : found;
-}
-
-bool is_flag(const std::string& arg) {
-  return arg.starts_with("--");
-}
-
-/// The values of the flag at args[i] that follow it, by its kind.
-std::vector<std::string> values_after(const std::vector<std::string>& args, size_t i,
-                                      ChatKind kind) {
-  std::vector<std::string> values;
-  const size_t limit = kind == kFlag ? 0 : kind == kValue ? 1 : args.size();
-  for (++i; i < args.size() && values.size() < limit && !is_flag(args[i]); ++i) {
-    values.push_back(args[i]);
-  }
-  return values;
-}
-
-std::string shown_fate(const ChatFlag& flag) {
-  switch (flag.fate) {
-    case kSame:
-      return "the same";
-    case kAlias:
-      return str("`--", flag.ours, "`");
-    case kNoMeaning:
-      return "no meaning";
-    case kRefused:
-      return "refused";
-  }
-  return "";
-}
-
 }  // namespace
 
-std::span<const ChatFlag> deepspeed_chat_step3() {
-  return kStep3;
-}
-
-std::vector<std::string> translate_deepspeed_chat(const std::vector<std::string>& args,
-                                                  std::vector<std::string>& notes) {
-  std::vector<std::string> out;
-  for (size_t i = 0; i < args.size(); ++i) {
-    const size_t equals = args[i].find('=');
-    const ChatFlag* flag = is_flag(args[i]) ? find(args[i].substr(2, equals - 2)) : nullptr;
-    if (flag == nullptr || flag->fate == kSame) {
-      out.push_back(args[i]);
-      continue;
-    }
-    if (flag->fate == kAlias) {
-      out.push_back(
-          str("--", flag->ours, equals == std::string::npos ? "" : args[i].substr(equals)));
-      continue;
-    }
-    std::vector<std::string> values = equals == std::string::npos
-                                          ? values_after(args, i, flag->kind)
-                                          : std::vector{args[i].substr(equals + 1)};
-    i += equals == std::string::npos ? values.size() : 0;
-    const std::string shown = str("--", flag->name, values.empty() ? "" : " " + values[0]);
-    if (flag->fate == kNoMeaning) {
-      notes.push_back(str(shown, " has no effect here: ", flag->sentence));
-    } else if (values.empty() || values[0] != flag->harmless) {
-      throw UsageError(str(shown, " is not supported: ", flag->sentence),
-                       "docs/deepspeed_chat_flags.md lists what became of every flag");
-    }
-  }
-  return out;
-}
-
-std::string deepspeed_chat_markdown() {
-  std::string out = "| flag | DeepSpeed-Chat's default | here | |\n|---|---|---|---|\n";
-  for (const ChatFlag& flag : kStep3) {
-    out += str("| `--", flag.name, "` | ", flag.standard, " | ", shown_fate(flag), " | ",
-               flag.sentence,
-               flag.harmless.empty() ? "" : str(" (", flag.harmless, " is accepted)"), " |\n");
-  }
-  return out;
+const ForeignFlags& deepspeed_chat_step3() {
+  static const ForeignFlags table{"DeepSpeed-Chat", "deepspeed_chat_flags.md", kStep3};
+  return table;
 }
 
 }  // namespace reknit

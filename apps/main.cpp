@@ -3,10 +3,13 @@
 #include "apps/command_line.h"
 #include "apps/commands.h"
 #include "apps/data_flags.h"
+#include "apps/deepspeed_chat.h"
 #include "apps/env_flags.h"
 #include "apps/generate_flags.h"
 #include "apps/init_flags.h"
+#include "apps/megatron.h"
 #include "apps/ppo_flags.h"
+#include "apps/pretrain_flags.h"
 #include "apps/report_error.h"
 #include "apps/score_flags.h"
 
@@ -20,7 +23,11 @@ int main(int argc, char** argv) {
   using reknit::Command;
   const std::vector<Command> commands = {
       {"ppo", "Step 3 of RLHF: PPO with actor, critic, reference and reward",
-       [](CLI::App& app) { return reknit::add_ppo(app, reknit::run_ppo); }, true},
+       [](CLI::App& app) { return reknit::add_ppo(app, reknit::run_ppo); },
+       &reknit::deepspeed_chat_step3()},
+      {"pretrain", "GPT pretraining from token files",
+       [](CLI::App& app) { return reknit::add_pretrain(app, reknit::run_pretrain); },
+       &reknit::megatron_pretrain()},
       {"generate", "Answers to prompts",
        [](CLI::App& app) { return reknit::add_generate(app, reknit::run_generate); }},
       {"score", "Log-probabilities and loss of given texts, or values",

@@ -38,7 +38,8 @@ struct TrainOptions : RunOptions {
   bool overwrite = false;
   std::optional<int64_t> save_interval;
   int64_t keep = 2;
-  std::string resume;  ///< "auto" or a checkpoint's folder; empty: a fresh start
+  std::string resume;       ///< "auto" or a checkpoint's folder; empty: a fresh start
+  std::string resume_from;  ///< where "auto" looks; empty: out
   std::optional<double> time_limit_min;
   std::optional<int64_t> log_interval;
   bool tensorboard = false;     ///< writes event files
@@ -109,6 +110,67 @@ struct PpoOptions : TrainOptions {
   bool release_inference_cache = false;
   LrScheduler lr_scheduler = LrScheduler::kConstant;  ///< unless the config has a scheduler
   int64_t num_warmup_steps = 0;
+};
+
+/// A GPT-2 described by Megatron's flags; 0: not given.
+struct ShapeOptions {
+  int64_t num_layers = 0;
+  int64_t hidden_size = 0;
+  int64_t num_attention_heads = 0;
+  int64_t ffn_hidden_size = 0;
+  int64_t max_position_embeddings = 0;
+  int64_t vocab_size = 0;
+  std::string vocab_file;
+  int64_t make_vocab_size_divisible_by = 128;
+  double init_method_std = 0.02;
+  double layernorm_epsilon = 1e-5;
+  bool untie_embeddings = false;
+};
+
+/// Megatron's schedule as given: at most one number each of decay and warm-up.
+struct DecayOptions {
+  std::string style;  ///< empty: not given
+  double min_lr = 0;
+  std::optional<int64_t> decay_iters, decay_samples, decay_tokens;
+  std::optional<int64_t> warmup_iters, warmup_samples, warmup_tokens;
+  std::optional<double> warmup_fraction;
+};
+
+struct PretrainOptions : TrainOptions {
+  std::string model;  ///< a folder or a config.json; empty: `shape`
+  ShapeOptions shape;
+  std::string tokenizer_dir;
+  std::vector<std::string> data;                               ///< PREFIX, or WEIGHT PREFIX ...
+  std::vector<std::string> train_data, valid_data, test_data;  ///< in place of data and split
+  std::string split = "969,30,1";
+  int64_t seq_length = 0;
+  bool reset_position_ids = false;
+  bool reset_attention_mask = false;
+  bool eod_mask_loss = false;
+  std::optional<int64_t> eod;  ///< the end-of-document token; none: the tokenizer's or model's
+
+  std::optional<int64_t> global_batch;  ///< sequences a step over all ranks
+  std::vector<int64_t> rampup;          ///< start, increment, samples; empty: none
+  std::optional<int64_t> train_samples, train_tokens;
+  bool epochs_given = false;  ///< --num-train-epochs says how long the run is
+  DecayOptions decay;
+  bool override_schedule = false;        ///< on resume: the flags' schedule counts
+  bool use_checkpoint_schedule = false;  ///< on resume: the checkpoint's counts
+
+  int64_t eval_interval = 1000;
+  int64_t eval_iters = 100;
+  int64_t exit_interval = 0;  ///< 0: none
+  std::optional<double> hidden_dropout, attention_dropout;
+  std::string recompute_granularity, recompute_method;
+  int64_t recompute_num_layers = 1;
+  int64_t checkpoint_every = 0;  ///< recomputes every n-th block; 0: as the others say
+  bool wall_clock_breakdown = false;
+
+  bool fp16 = false, bf16 = false;  ///< as --dtype
+  std::optional<double> clip_grad, adam_beta1, adam_beta2, adam_eps;
+  std::optional<double> loss_scale, initial_loss_scale, min_loss_scale;
+  std::optional<int64_t> loss_scale_window, hysteresis;
+  ModelSettings settings;
 };
 
 struct GenerateOptions : RunOptions {

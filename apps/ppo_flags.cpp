@@ -285,30 +285,14 @@ void choose_schedule(Parsed& p) {
   o.lr_scheduler = types.at(p.lr_scheduler);
 }
 
-// --overwrite empties the run folder: never one that an input lies in.
-void keep_inputs(const PpoOptions& o) {
-  if (!o.overwrite || o.out.empty()) {
-    return;
-  }
-  const auto out = std::filesystem::weakly_canonical(o.out);
-  std::vector<std::string> inputs = {o.actor_dir,  o.critic_dir,        o.reference_dir,
-                                     o.reward_dir, o.tokenizer_dir,     o.config_file,
-                                     o.resume,     o.actor.config_file, o.critic.config_file};
-  inputs.insert(inputs.end(), o.prompts.begin(), o.prompts.end());
-  for (const std::string& input : inputs) {
-    const auto path = std::filesystem::weakly_canonical(input);
-    const auto [end, rest] = std::mismatch(out.begin(), out.end(), path.begin(), path.end());
-    if (!input.empty() && end == out.end()) {
-      throw UsageError(str("--overwrite would remove the input ", input, " with --out ", o.out),
-                       "pass another --out");
-    }
-  }
-}
-
 void finish(Parsed& p) {
   PpoOptions& o = p.options;
   check_files(o);
-  keep_inputs(o);
+  std::vector<std::string> inputs = {o.actor_dir,         o.critic_dir,        o.reference_dir,
+                                     o.reward_dir,        o.tokenizer_dir,     o.resume,
+                                     o.actor.config_file, o.critic.config_file};
+  inputs.insert(inputs.end(), o.prompts.begin(), o.prompts.end());
+  keep_inputs(o, inputs);
   if (p.training_batch && o.batch && *p.training_batch != *o.batch) {
     throw UsageError(str("--batch ", *o.batch, " contradicts --training-batch ", *p.training_batch),
                      "give --training-batch and --generation-batch, or --batch alone");

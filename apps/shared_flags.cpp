@@ -3,6 +3,7 @@
 #include "apps/validators.h"
 #include "reknit/checkpoint/hf_folder.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -136,6 +137,22 @@ void add_train_flags(CLI::App& app, TrainOptions& o) {
       ->group(folder);
 }
 
+void keep_inputs(const TrainOptions& o, std::vector<std::string> inputs) {
+  if (!o.overwrite || o.out.empty()) {
+    return;
+  }
+  const auto out = fs::weakly_canonical(o.out);
+  inputs.push_back(o.config_file);
+  for (const std::string& input : inputs) {
+    const auto path = fs::weakly_canonical(input);
+    const auto [end, rest] = std::mismatch(out.begin(), out.end(), path.begin(), path.end());
+    if (!input.empty() && end == out.end()) {
+      throw UsageError(str("--overwrite would remove the input ", input, " with --out ", o.out),
+                       "pass another --out");
+    }
+  }
+}
+
 void require_file(const std::string& flag, const std::string& path) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) {
@@ -191,7 +208,7 @@ void finish_run(RunOptions& o) {
 }
 
 void finish_train(TrainOptions& o) {
-  const bool resumes_here = o.resume == "auto";
+  const bool resumes_here = o.resume == "auto" && o.resume_from.empty();
   if (o.out.empty() && (o.save_interval || resumes_here)) {
     throw UsageError(
         str(o.save_interval ? "--save-interval" : "--resume auto", " needs a run folder"),
@@ -202,7 +219,7 @@ void finish_train(TrainOptions& o) {
         str("--resume ", o.resume, " contradicts --overwrite, which empties the folder"),
         "leave --overwrite out");
   }
-  if (!o.resume.empty() && !resumes_here && !fs::is_directory(o.resume)) {
+  if (!o.resume.empty() && o.resume != "auto" && !fs::is_directory(o.resume)) {
     throw InputError(str("--resume ", o.resume, ": there is no such folder"),
                      "name a checkpoint's folder, or auto");
   }
@@ -215,7 +232,8 @@ void finish_train(TrainOptions& o) {
   finish_run(o);
   // Rank 0 owns the folder: a slower process may already find its files there.
   const bool owner = !o.place.launched || o.place.launched->rendezvous.rank == 0;
-  if (owner && !o.out.empty() && o.resume.empty() && !o.overwrite && has_content(o.out)) {
+  const bool goes_on = !o.resume.empty() && o.resume_from.empty();
+  if (owner && !o.out.empty() && !goes_on && !o.overwrite && has_content(o.out)) {
     throw UsageError(str("--out ", o.out, " is not empty"),
                      "pass --resume auto to go on with it, --overwrite to start again in it, or "
                      "another folder");

@@ -3,7 +3,9 @@
 
 #include "apps/command_line.h"
 #include "apps/deepspeed_chat.h"
+#include "apps/megatron.h"
 #include "apps/ppo_flags.h"
+#include "apps/pretrain_flags.h"
 #include "reknit/base/error.h"
 
 #include <gmock/gmock.h>
@@ -31,9 +33,10 @@ TEST(Arguments, TheNearestNameIsFoundAndNothingFarAway) {
   EXPECT_EQ(nearest_name("--zzz", {"--ranks", "--resume"}), "");
 }
 
-Args translate(const Args& args, size_t wanted_notes = 0) {
+Args translate(const Args& args, size_t wanted_notes = 0,
+               const ForeignFlags& table = deepspeed_chat_step3()) {
   std::vector<std::string> notes;
-  Args out = translate_deepspeed_chat(args, notes);
+  Args out = translate_flags(table, args, notes);
   EXPECT_EQ(notes.size(), wanted_notes);
   return out;
 }
@@ -57,17 +60,16 @@ TEST(DeepSpeedChat, RefusedFlagsAreErrorsUnlessTheyAskForNothing) {
   EXPECT_THAT(translate({"--actor-lora-dim", "0", "--inference-tp-size=1"}), ElementsAre());
 }
 
-TEST(DeepSpeedChat, EveryNameItPromisesIsAFlagOfPpo) {
-  CLI::App app;
-  add_ppo(app, [](const PpoOptions&) { return 0; });
+// Every name is there once, and every flag of ours that it promises exists.
+void expect_promises_kept(const ForeignFlags& table, const CLI::App& app) {
   std::set<std::string_view> names;
-  for (const ChatFlag& flag : deepspeed_chat_step3()) {
+  for (const ForeignFlag& flag : table.flags) {
     EXPECT_TRUE(names.insert(flag.name).second) << flag.name;
     EXPECT_EQ(flag.name.find('_'), std::string_view::npos) << flag.name;
     const CLI::Option* ours = nullptr;
-    if (flag.fate == ChatFate::kSame) {
+    if (flag.fate == FlagFate::kSame) {
       ours = app.get_option_no_throw("--" + std::string(flag.name));
-    } else if (flag.fate == ChatFate::kAlias) {
+    } else if (flag.fate == FlagFate::kAlias) {
       ours = app.get_option_no_throw("--" + std::string(flag.ours));
     } else {
       EXPECT_FALSE(flag.sentence.empty()) << flag.name;
@@ -78,11 +80,43 @@ TEST(DeepSpeedChat, EveryNameItPromisesIsAFlagOfPpo) {
   }
 }
 
-TEST(DeepSpeedChat, TheDocumentationHoldsTheTable) {
+void expect_documented(const ForeignFlags& table) {
   const std::filesystem::path root = std::filesystem::path(REKNIT_TEST_DATA).parent_path();
-  std::ifstream file(root.parent_path() / "docs" / "deepspeed_chat_flags.md");
+  std::ifstream file(root.parent_path() / "docs" / table.page);
   const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  EXPECT_THAT(page, HasSubstr(deepspeed_chat_markdown()));
+  EXPECT_THAT(page, HasSubstr(flags_markdown(table)));
+}
+
+TEST(DeepSpeedChat, EveryNameItPromisesIsAFlagOfPpo) {
+  CLI::App app;
+  add_ppo(app, [](const PpoOptions&) { return 0; });
+  expect_promises_kept(deepspeed_chat_step3(), app);
+}
+
+TEST(DeepSpeedChat, TheDocumentationHoldsTheTable) {
+  expect_documented(deepspeed_chat_step3());
+}
+
+TEST(Megatron, EveryNameItPromisesIsAFlagOfPretrain) {
+  CLI::App app;
+  add_pretrain(app, [](const PretrainOptions&) { return 0; });
+  expect_promises_kept(megatron_pretrain(), app);
+}
+
+TEST(Megatron, TheDocumentationHoldsTheTable) {
+  expect_documented(megatron_pretrain());
+}
+
+TEST(Megatron, ItsCommandLineBecomesOurs) {
+  EXPECT_THAT(translate({"pretrain", "--train-iters", "5", "--micro-batch-size", "2", "--data-path",
+                         "0.7", "a", "0.3", "b", "--deepspeed", "--tensor-model-parallel-size", "1",
+                         "--data-impl", "mmap", "--deepspeed-config=ds.json"},
+                        2, megatron_pretrain()),
+              ElementsAre("pretrain", "--steps", "5", "--batch", "2", "--data", "0.7", "a", "0.3",
+                          "b", "--config=ds.json"));
+  EXPECT_THROW(translate({"--tensor-model-parallel-size", "2"}, 0, megatron_pretrain()),
+               UsageError);
+  EXPECT_THROW(translate({"--swiglu"}, 0, megatron_pretrain()), UsageError);
 }
 
 struct Outcome {
@@ -93,7 +127,7 @@ struct Outcome {
 Outcome run(const Args& args) {
   const std::vector<Command> commands = {
       {"ppo", "p", [](CLI::App& app) { return add_ppo(app, [](const PpoOptions&) { return 7; }); },
-       true}};
+       &deepspeed_chat_step3()}};
   try {
     return {run_command_line(commands, args), ""};
   } catch (const Error& error) {

@@ -1,5 +1,6 @@
 // From a command line and a config to the options of a PPO run.
 #include "apps/command_line.h"
+#include "apps/deepspeed_chat.h"
 #include "apps/ppo_flags.h"
 #include "reknit/base/error.h"
 
@@ -47,7 +48,7 @@ class PpoFlags : public testing::Test {
                                                 return 0;
                                               });
                                             },
-                                            true}};
+                                            &deepspeed_chat_step3()}};
     run_command_line(commands, args);
     return out;
   }

@@ -102,6 +102,36 @@ SURFACE = {
         "--chat": None,
         "--out": None,
     },
+    "pretrain": TRAIN
+    | dict.fromkeys(
+        """
+        --model --num-layers --hidden-size --num-attention-heads
+        --ffn-hidden-size --max-position-embeddings --vocab-size --vocab-file
+        --untie-embeddings-and-output-weights --hidden-dropout --attention-dropout --tokenizer
+        --data --train-data-path --valid-data-path --test-data-path
+        --seq-length --eod-token --reset-position-ids --reset-attention-mask
+        --eod-mask-loss --global-batch-size --rampup-batch-size --train-samples
+        --train-tokens --zero-stage --exit-interval --gradient-checkpointing
+        --checkpoint-every --recompute-granularity --recompute-method --wall-clock-breakdown
+        --lr --lr-decay-style --lr-decay-iters --lr-decay-samples
+        --lr-decay-tokens --lr-warmup-fraction --lr-warmup-iters --lr-warmup-samples
+        --lr-warmup-tokens --override-opt-param-scheduler --use-checkpoint-opt-param-scheduler --weight-decay
+        --clip-grad --adam-beta1 --adam-beta2 --adam-eps
+        --fp16 --bf16 --loss-scale --initial-loss-scale
+        --min-loss-scale --loss-scale-window --hysteresis --load
+        --distributed-timeout-minutes
+        """.split()
+    )
+    | {
+        "--make-vocab-size-divisible-by": "128",
+        "--init-method-std": "0.02",
+        "--layernorm-epsilon": "1e-05",
+        "--split": "969,30,1",
+        "--eval-interval": "1000",
+        "--eval-iters": "100",
+        "--recompute-num-layers": "1",
+        "--min-lr": "0",
+    },
     "ppo": TRAIN
     | {f"--{who}-{what}": None for who in ("actor", "critic") for what in MODEL}
     | {
@@ -322,6 +352,11 @@ BAD_LINES = [
         2,
         "did you mean --actor-zero-stage?",
     ),
+    (["pretrain", "--data", "x", "--seq-length", "8"], 2, "there is no model"),
+    (["pretrain", "--model", "/nonexistent/m"], 3, "--model: there is no folder"),
+    (["pretrain", "--data", "x", "--split"], 2, "--split"),
+    (["pretrain", "--swiglu"], 2, "--model config.json"),
+    (["pretrain", "--seq-lenght", "8"], 2, "did you mean --seq-length?"),
     (["env", "--what"], 2, "there is no flag --what"),
     (["env", "what"], 2, "what"),
 ]

@@ -1,0 +1,247 @@
+// reknit pretrain: a model and token files, the loop, the run folder.
+#include "apps/commands.h"
+#include "apps/pretrain_inputs.h"
+#include "apps/pretrain_report.h"
+#include "apps/session.h"
+#include "apps/signals.h"
+#include "apps/train_run.h"
+#include "reknit/base/log.h"
+#include "reknit/engine/flops.h"
+
+namespace reknit {
+namespace {
+
+/// The model of a rank and its pool.
+struct RankModel {
+  SlotPool pool;
+  std::unique_ptr<Model> model;
+
+  RankModel(const PretrainOptions& o, const PretrainInputs& inputs, RankEnvironment& environment)
+      : pool(environment.allocator) {
+    const StoreSettings store = store_settings("model", o.settings, environment, true);
+    model = make_model(inputs.spec, store,
+                       StoreComms::over(environment.world, store.placement.shard_size), pool);
+    pool.seal();
+    const auto seed = static_cast<uint64_t>(o.seed);
+    if (inputs.has_weights) {
+      load_model(*model, inputs.folder, ValueHead::kNone, seed);
+    } else {
+      init_model(*model, seed);
+    }
+  }
+};
+
+PretrainSettings pretrain_settings(const PretrainOptions& o, const PretrainInputs& inputs,
+                                   int64_t steps) {
+  PretrainSettings settings;
+  settings.lm.micro_batch = o.settings.reading.batch.micro;
+  settings.lm.seed = static_cast<uint64_t>(o.seed);
+  settings.lm.checkpointing = checkpointing(o);
+  settings.lm.timed = o.wall_clock_breakdown;
+  settings.lm.trainer =
+      trainer_settings("model", o.settings, configured_schedule(o.settings, steps));
+  settings.documents = inputs.documents;
+  settings.batch = batch_plan(o);
+  settings.schedule = sample_schedule(o, steps);
+  return settings;
+}
+
+nlohmann::json schedule_json(const std::optional<SampleSchedule>& s) {
+  if (!s) {
+    return nullptr;
+  }
+  return {{"style", static_cast<int>(s->style)},
+          {"max_lr", s->max_lr},
+          {"min_lr", s->min_lr},
+          {"warmup", s->warmup},
+          {"end", s->end}};
+}
+
+SampleSchedule read_schedule(const nlohmann::json& json) {
+  return {static_cast<DecayStyle>(json.at("style").get<int>()), json.at("max_lr").get<double>(),
+          json.at("min_lr").get<double>(), json.at("warmup").get<int64_t>(),
+          json.at("end").get<int64_t>()};
+}
+
+/// Bytes of this rank, by what they are for.
+struct Memory {
+  int64_t shards, optimizer, slots;
+
+  int64_t total() const { return shards + optimizer + slots; }
+};
+
+class RankRun final : public TrainRun {
+ public:
+  RankRun(const PretrainOptions& options, const PretrainInputs& inputs,
+          RankEnvironment& environment, RunFolder& folder)
+      : TrainRun(options, *environment.world, folder),
+        options_(options),
+        inputs_(inputs),
+        steps_(total_steps(options, inputs)),
+        settings_(pretrain_settings(options, inputs, steps_)),
+        rank_(options, inputs, environment),
+        pretrain_(*rank_.model, settings_, inputs.train),
+        memory_{rank_.model->store.shard_bytes(), pretrain_.trainer().optimizer().bytes(),
+                rank_.pool.total_bytes()},
+        facts_{steps_,
+               options.seq_length,
+               environment.world->size(),
+               training_flops(inputs.spec, options.seq_length, settings_.lm.checkpointing),
+               largest(*environment.world, memory_.total()),
+               settings_.lm.timed},
+        printer_(facts_) {}
+
+ private:
+  Plan plan() const override {
+    return {"pretrain", steps_, options_.settings.reading.config.steps_per_print.value_or(10)};
+  }
+
+  std::string headline() const override {
+    int64_t parameters = 0;
+    const Store& store = rank_.model->store;
+    for (GroupId group = 0; group < store.num_groups(); ++group) {
+      for (const ParamSpec& param : store.spec(group).params) {
+        parameters += c10::multiply_integers(param.shape);
+      }
+    }
+    return str("pretrain: ", inputs_.spec.model_type, " of ", parameters, " parameters",
+               inputs_.has_weights ? "" : ", new weights", "; ", world().size(), " ranks, ", steps_,
+               " steps of ", settings_.batch.global, " sequences of ", options_.seq_length,
+               " tokens; rate ", options_.settings.reading.config.optimizer.lr.value_or(0.0), ", ",
+               !options_.decay.style.empty() ? options_.decay.style
+               : options_.settings.reading.config.scheduler.type.empty()
+                   ? "constant"
+                   : options_.settings.reading.config.scheduler.type,
+               "; dropout ", inputs_.spec.hidden_dropout, ", attention ",
+               inputs_.spec.attention_dropout);
+  }
+
+  void take_step(int64_t step) override {
+    record_ = pretrain_.step(step);
+    skipped_ = pretrain_.trainer().skipped();
+    printer_.add(record_);
+    ++taken_;
+    validation_loss_.reset();
+    if (inputs_.valid && options_.eval_iters > 0 && record_.step % options_.eval_interval == 0) {
+      validate(str("iteration ", record_.step));
+    }
+  }
+
+  void validate(const std::string& where) {
+    validation_loss_ = evaluate(*inputs_.valid);
+    validated_at_ = record_.step;
+    say(validation_line(where, *validation_loss_));
+  }
+
+  double evaluate(const BlendedDataset& data) {
+    int64_t samples = 0;
+    for (const BlendedDataset::Source& source : data.sources()) {
+      samples += source.data->samples_in(1);
+    }
+    samples = std::max<int64_t>(1, samples);
+    return pretrain_.evaluate(data,
+                              std::min(samples, options_.eval_iters * settings_.batch.global));
+  }
+
+  nlohmann::ordered_json metrics() const override {
+    return metrics_of(record_, facts_, skipped_, validation_loss_);
+  }
+  std::string printed() override { return printer_.lines(skipped_); }
+
+  std::string early_end(int64_t done) const override {
+    return taken_ > 0 && options_.exit_interval > 0 && done % options_.exit_interval == 0
+               ? str("--exit-interval ", options_.exit_interval)
+               : "";
+  }
+
+  void conclude() override {
+    if (options_.eval_iters == 0 || record_.step < steps_) {
+      return;
+    }
+    if (inputs_.valid && validated_at_ != record_.step) {
+      validate(str("the end of training for val data"));
+    }
+    if (inputs_.test) {
+      test_loss_ = evaluate(*inputs_.test);
+      say(validation_line("the end of training for test data", *test_loss_));
+    }
+  }
+
+  std::vector<RunModel> models() override {
+    return {{"model", &rank_.model->store, &pretrain_.trainer()}};
+  }
+
+  nlohmann::json remembered() const override {
+    const BatchPlan& batch = settings_.batch;
+    return {{"command", "pretrain"},
+            {"seed", options_.seed},
+            {"seq_length", options_.seq_length},
+            {"data", inputs_.data},
+            {"batch", {batch.global, batch.start, batch.increment, batch.samples}},
+            {"schedule", schedule_json(settings_.schedule)},
+            {"consumed", pretrain_.position().consumed},
+            {"scheduled", pretrain_.position().scheduled}};
+  }
+
+  void recall(const nlohmann::json& all, const std::string& path) override {
+    const nlohmann::json now = remembered();
+    for (const char* key : {"command", "seed", "seq_length", "data", "batch"}) {
+      require_same(all, key, now.at(key), path);
+    }
+    if (options_.use_checkpoint_schedule && !all.at("schedule").is_null()) {
+      settings_.schedule = read_schedule(all.at("schedule"));
+      pretrain_.set_schedule(*settings_.schedule);
+    } else if (!options_.override_schedule) {
+      require_same(all, "schedule", now.at("schedule"), path);
+    }
+    pretrain_.set_position({all.at("consumed").get<int64_t>(), all.at("scheduled").get<int64_t>()});
+  }
+
+  void write_models(const std::string& out) override {
+    export_model(*rank_.model, inputs_.written, rank_.model->store.settings().dtype, out + "/model",
+                 IfPresent::kReplace);
+  }
+
+  void summarise(nlohmann::ordered_json& summary) const override {
+    summary["memory"] = {
+        {"shards", memory_.shards}, {"optimizer", memory_.optimizer}, {"slots", memory_.slots}};
+    if (validation_loss_) {
+      summary["validation_loss"] = *validation_loss_;
+    }
+    if (test_loss_) {
+      summary["test_loss"] = *test_loss_;
+    }
+  }
+
+  const PretrainOptions& options_;
+  const PretrainInputs& inputs_;
+  int64_t steps_;
+  PretrainSettings settings_;
+  RankModel rank_;
+  Pretrain pretrain_;
+  Memory memory_;
+  PretrainFacts facts_;
+  PretrainPrinter printer_;
+  PretrainRecord record_;
+  std::optional<double> validation_loss_, test_loss_;
+  int64_t validated_at_ = -1;
+  int64_t taken_ = 0;    ///< steps of this process
+  int64_t skipped_ = 0;  ///< of the run
+};
+
+}  // namespace
+
+int run_pretrain(const PretrainOptions& options) {
+  const PretrainInputs inputs = read_pretrain_inputs(options);
+  sample_schedule(options, total_steps(options, inputs));  // what is wrong is said at once
+  install_stop_signals();
+  const bool leader = !options.place.launched || options.place.launched->rendezvous.rank == 0;
+  RunFolder folder(leader ? options.out : "", options.overwrite);
+  folder.write("config.json", options.settings.resolved_json + "\n");
+  run_on_ranks(rank_plan(options), [&](RankEnvironment& environment) {
+    RankRun(options, inputs, environment, folder).run();
+  });
+  return 0;
+}
+
+}  // namespace reknit

@@ -1,0 +1,145 @@
+#include "apps/train_run.h"
+
+#include "apps/signals.h"
+#include "reknit/base/log.h"
+#include "reknit/engine/runtime.h"
+
+#include <filesystem>
+
+namespace reknit {
+
+TrainRun::TrainRun(const TrainOptions& options, Communicator& world, RunFolder& folder)
+    : options_(options), world_(world), folder_(folder) {}
+
+TrainRun::~TrainRun() = default;
+
+void TrainRun::run() {
+  plan_ = plan();
+  log_once(headline());
+  if (!options_.out.empty()) {
+    require_shared_folder(world_, options_.out);
+  }
+  resume();
+  if (leader()) {
+    progress_.emplace(plan_.command, plan_.steps);
+  }
+  const auto start = Clock::now();
+  while (step_ < plan_.steps && !should_stop(start)) {
+    take_step(step_++);
+    report();
+    if (options_.save_interval && step_ % *options_.save_interval == 0 && step_ < plan_.steps) {
+      save();
+    }
+  }
+  conclude();
+  progress_.reset();
+  if (options_.save_interval && step_ > saved_) {
+    save();
+  }
+  finish(std::chrono::duration<double>(Clock::now() - start).count());
+}
+
+// Ranks agree, so that all of them end after the same step.
+bool TrainRun::should_stop(Clock::time_point start) {
+  const std::chrono::duration<double> passed = Clock::now() - start;
+  const bool late = options_.time_limit_min && passed.count() > *options_.time_limit_min * 60;
+  const std::string early = early_end(step_);
+  if (largest(world_, stop_requested() || late || !early.empty() ? 1 : 0) == 0) {
+    return false;
+  }
+  stopped_ = *stop_reason() != '\0' ? stop_reason() : early.empty() ? "time limit" : early;
+  return true;
+}
+
+void TrainRun::say(const std::string& text) {
+  if (progress_) {
+    progress_->line(text);
+  }
+}
+
+void TrainRun::report() {
+  if (!leader()) {
+    return;
+  }
+  last_ = metrics();
+  folder_.metrics(last_);
+  if (step_ % options_.log_interval.value_or(plan_.log_interval) == 0) {
+    say(printed());
+  }
+  progress_->advance(step_);
+}
+
+RunState TrainRun::state() {
+  return {&world_, step_, models()};
+}
+
+void TrainRun::save() {
+  save_run(state(), remembered(), options_.out, static_cast<int>(options_.keep));
+  saved_ = step_;
+}
+
+void TrainRun::resume() {
+  if (options_.resume.empty()) {
+    return;
+  }
+  const std::string& searched = options_.resume_from.empty() ? options_.out : options_.resume_from;
+  const std::optional<std::string> path = options_.resume == "auto"
+                                              ? find_newest_run(world_, searched)
+                                              : std::optional<std::string>(options_.resume);
+  if (!path) {
+    log_once("there is no checkpoint in ", searched, ": a fresh start");
+    return;
+  }
+  RunState run = state();
+  recall(load_run(run, *path), *path);
+  step_ = run.step;
+  saved_ = run.step;
+  if (leader()) {
+    folder_.resume_after(step_);
+  }
+  log_once("resumed after step ", step_, " from ", *path);
+}
+
+std::string TrainRun::place_of(const HfFolder& folder) {
+  return std::filesystem::canonical(folder.path()).string();
+}
+
+// The same data position and judges: otherwise it would be another run.
+void TrainRun::require_equal(const nlohmann::json& remembered, const char* key,
+                             const nlohmann::json& now, const std::string& path) {
+  if (!remembered.is_object() || !remembered.contains(key)) {
+    throw InputError(str(path, " is no checkpoint of such a run: it says nothing of its ", key),
+                     "resume with the command that has written it");
+  }
+  if (remembered.at(key) != now) {
+    throw UsageError(str("the run in ", path, " began with ", key, " ", remembered.at(key).dump(),
+                         ", this command says ", now.dump()),
+                     "resume with the flags that the run began with, or start in another --out");
+  }
+}
+
+void TrainRun::finish(double seconds) {
+  if (step_ < plan_.steps) {
+    log_once("stopped after step ", step_, " of ", plan_.steps, " (", stopped_, ")",
+             options_.save_interval ? "; go on with the same command and --resume auto" : "");
+  }
+  if (options_.out.empty()) {
+    return;
+  }
+  write_models(options_.out);
+  if (!leader()) {
+    return;
+  }
+  nlohmann::ordered_json summary = {{"command", plan_.command},
+                                    {"ranks", world_.size()},
+                                    {"steps", step_},
+                                    {"planned_steps", plan_.steps},
+                                    {"seconds", seconds}};
+  summarise(summary);
+  if (!last_.is_null()) {
+    summary["last"] = last_;
+  }
+  folder_.write("summary.json", summary.dump(2) + "\n");
+}
+
+}  // namespace reknit

@@ -1,0 +1,178 @@
+"""reknit pretrain from a real text: learns, resumes to the same numbers, under threads and torchrun.
+
+Runs the built command: REKNIT_BIN, or build/cpu/bin/reknit.
+"""
+
+import json
+import os
+import pathlib
+import re
+import struct
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BINARY = pathlib.Path(os.environ.get("REKNIT_BIN", ROOT / "build" / "cpu" / "bin" / "reknit"))
+LAUNCHERS = re.compile(r"^(RANK|LOCAL_|WORLD_SIZE|MASTER_|OMPI_|PMI_|SLURM_|TORCHELASTIC_)")
+TIMES = {"seconds", "tokens_per_s", "tflops", "peak_bytes", "comm"}
+
+pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"{BINARY} is not built")
+
+SHAPE = (
+    "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --vocab-size 257 "
+    "--make-vocab-size-divisible-by 1 --seq-length 32"
+).split()
+TRAIN = (
+    "--device cpu --micro-batch-size 2 --global-batch-size 6 --lr 1e-2 --lr-decay-style cosine "
+    "--lr-warmup-iters 2 --eval-iters 1 --eval-interval 4 --log-interval 2"
+).split()
+
+
+def run(*command, code=0):
+    clean = {key: value for key, value in os.environ.items() if not LAUNCHERS.match(key)}
+    result = subprocess.run(
+        [str(part) for part in command],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=clean | {"OMP_NUM_THREADS": "1"},
+    )
+    assert result.returncode == code, result.stdout + result.stderr
+    return result
+
+
+def write_tokens(prefix, documents):
+    """Megatron's pair of files, 16 bits a token."""
+    lengths = [len(document) for document in documents]
+    places = [2 * sum(lengths[:i]) for i in range(len(lengths))]
+    tokens = [token for document in documents for token in document]
+    prefix.with_suffix(".bin").write_bytes(struct.pack(f"<{len(tokens)}H", *tokens))
+    count = len(documents)
+    prefix.with_suffix(".idx").write_bytes(
+        b"MMIDIDX\0\0"
+        + struct.pack("<QBQQ", 1, 8, count, count + 1)
+        + struct.pack(f"<{count}i", *lengths)
+        + struct.pack(f"<{count}q", *places)
+        + struct.pack(f"<{count + 1}q", *range(count + 1))
+    )
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """The project's own documentation, a byte a token; 256 ends a paragraph."""
+    text = (ROOT / "docs" / "architecture.md").read_bytes()
+    paragraphs = [part for part in text.split(b"\n\n") if part]
+    prefix = tmp_path_factory.mktemp("data") / "text"
+    write_tokens(prefix, [[*part, 256] for part in paragraphs])
+    return prefix
+
+
+def pretrain(data, out, *more):
+    return [BINARY, "pretrain", *SHAPE, "--data-path", data, *TRAIN, "--save", out, *more]
+
+
+def metrics(out):
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in TIMES} for line in lines]
+
+
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory):
+    """8 steps at once, on 2 ranks with ZeRO-3."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    said = run(*pretrain(data, out, "--train-iters", 8, "--ranks", 2))
+    return out, said
+
+
+def test_it_learns_and_reports_as_megatron_does(whole):
+    out, said = whole
+    lines = metrics(out)
+    assert [line["step"] for line in lines] == list(range(1, 9))
+    assert lines[-1]["loss"] < lines[0]["loss"] - 0.5
+    assert lines[0]["lr"] == 0 and lines[2]["lr"] == pytest.approx(1e-2)
+    assert lines[-1]["tokens"] == 6 * 32
+    assert "validation_loss" in lines[3] and "validation_loss" not in lines[4]
+    iterations = [line for line in said.stdout.splitlines() if line.startswith(" iteration ")]
+    assert len(iterations) == 4
+    assert re.search(
+        r"iteration +8/ +8 \| consumed samples: +48 \| consumed tokens: +1536 \| elapsed time per "
+        r"iteration \(ms\): [\d.]+ \| learning rate: [\dE.+-]+ \| global batch size: +6 \| lm loss: ",
+        iterations[-1],
+    )
+    assert "validation loss at iteration 4 | lm loss value:" in said.stdout
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["steps"] == 8
+    assert summary["validation_loss"] == lines[-1]["validation_loss"]
+    assert set(summary["memory"]) == {"shards", "optimizer", "slots"}
+
+
+def test_the_model_is_what_transformers_loads(whole, data):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    out, _ = whole
+    model = transformers.AutoModelForCausalLM.from_pretrained(out / "model")
+    model.eval()
+    tokens = torch.frombuffer(bytearray(data.with_suffix(".bin").read_bytes()), dtype=torch.int16)
+    batch = tokens[: 32 * 64].long().view(64, 32)
+    with torch.no_grad():
+        loss = model(batch, labels=batch).loss.item()
+    assert loss < metrics(out)[0]["loss"] - 0.5
+
+
+def test_a_resumed_run_has_the_numbers_of_one_that_was_not_interrupted(whole, data, tmp_path):
+    out = tmp_path / "run"
+    flags = ["--train-iters", 8, "--ranks", 2, "--save-interval", 4, "--load", out]
+    first = run(*pretrain(data, out, *flags, "--exit-interval", 4))
+    assert "stopped after step 4 of 8" in first.stderr + first.stdout
+    run(*pretrain(data, out, *flags))
+    assert metrics(out) == metrics(whole[0])
+    model = (out / "model" / "model.safetensors").read_bytes()
+    assert model == (whole[0] / "model" / "model.safetensors").read_bytes()
+
+
+def test_another_number_of_ranks_continues_the_run_too(whole, data, tmp_path):
+    out = tmp_path / "run"
+    run(*pretrain(data, out, "--train-iters", 8, "--ranks", 3, "--save-interval", 3,
+                  "--exit-interval", 3))  # fmt: skip
+    run(*pretrain(data, out, "--train-iters", 8, "--save-interval", 8, "--resume", "auto"))
+    for a, b in zip(metrics(whole[0]), metrics(out), strict=True):
+        assert b == pytest.approx(a, rel=2e-5, abs=1e-6)
+
+
+def test_four_processes_under_torchrun_train_as_threads_do(whole, data, tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
+    command = pretrain(data, tmp_path / "run", "--train-iters", 8, "--zero-stage", 3)
+    run(*torchrun, "--nproc-per-node", 4, *command)
+    for a, b in zip(metrics(whole[0]), metrics(tmp_path / "run"), strict=True):
+        assert b == pytest.approx(a, rel=2e-5, abs=1e-6)
+
+
+WRONG = [
+    (["--data-path", "/nonexistent/x"], 3, "/nonexistent/x"),
+    (["--split", "0,0,0"], 2, "split"),
+    (["--split", "a"], 2, "split"),
+    (["--vocab-size", "200"], 3, "token"),
+    (["--eod-mask-loss"], 2, "--eod-token"),
+    (["--tensor-model-parallel-size", "2"], 2, "data-parallel"),
+    (["--eval-iter", "3"], 2, "did you mean --eval-iters?"),
+    (["--resume", "/nonexistent"], 3, "/nonexistent"),
+    (["--lr-warmup-iters", "99"], 2, "warm-up"),
+    (["--config", "/nonexistent/ds.json"], 3, "ds.json"),
+]
+
+
+@pytest.mark.parametrize(
+    "flags,code,part", WRONG, ids=lambda v: str(v[0]) if isinstance(v, list) else ""
+)
+def test_wrong_flags_and_files_end_with_their_code(data, tmp_path, flags, code, part):
+    command = [str(part) for part in pretrain(data, tmp_path / "run", "--train-iters", "4")]
+    for name in flags[::2]:  # in place of the good value
+        if name in command:
+            at = command.index(name)
+            del command[at : at + 2]
+    result = run(*command, *flags, code=code)
+    assert result.stderr.count("error: ") == 1
+    assert part in result.stderr
+    assert not (tmp_path / "run" / "model").exists()
