@@ -117,7 +117,9 @@ class RankRun final : public TrainRun {
   }
 
   void take_step(int64_t step) override {
+    const CommCounts before = comm_counts(rank_.model->store.comms());
     record_ = pretrain_.step(step);
+    comm_ = comm_json(before, comm_counts(rank_.model->store.comms()));
     skipped_ = pretrain_.trainer().skipped();
     printer_.add(record_);
     ++taken_;
@@ -144,7 +146,9 @@ class RankRun final : public TrainRun {
   }
 
   nlohmann::ordered_json metrics() const override {
-    return metrics_of(record_, facts_, skipped_, validation_loss_);
+    nlohmann::ordered_json line = metrics_of(record_, facts_, skipped_, validation_loss_);
+    line["comm"] = comm_;
+    return line;
   }
   std::string printed() override { return printer_.lines(skipped_); }
 
@@ -223,6 +227,7 @@ class RankRun final : public TrainRun {
   PretrainFacts facts_;
   PretrainPrinter printer_;
   PretrainRecord record_;
+  nlohmann::ordered_json comm_;  ///< of the last step
   std::optional<double> validation_loss_, test_loss_;
   int64_t validated_at_ = -1;
   int64_t taken_ = 0;    ///< steps of this process

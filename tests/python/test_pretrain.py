@@ -102,6 +102,8 @@ def test_it_learns_and_reports_as_megatron_does(whole):
         iterations[-1],
     )
     assert "validation loss at iteration 4 | lm loss value:" in said.stdout
+    comm = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])["comm"]
+    assert comm["all_gather"]["count"] > 0 and comm["reduce_scatter"]["bytes"] > 0
     summary = json.loads((out / "summary.json").read_text())
     assert summary["steps"] == 8
     assert summary["validation_loss"] == lines[-1]["validation_loss"]
