@@ -163,4 +163,18 @@ std::unique_ptr<Monitor> make_csv_monitor(const std::string& folder) {
   return std::make_unique<CsvMonitor>(folder);
 }
 
+std::vector<std::unique_ptr<Monitor>> configured_monitors(const DeepSpeedConfig& config) {
+  const auto folder_of = [](const MonitorConfig& monitor) {
+    return (monitor.output_path.empty() ? "." : monitor.output_path) + "/" + monitor.job_name;
+  };
+  std::vector<std::unique_ptr<Monitor>> monitors;
+  if (config.tensorboard.enabled) {
+    monitors.push_back(make_tensorboard(folder_of(config.tensorboard)));
+  }
+  if (config.csv_monitor.enabled) {
+    monitors.push_back(make_csv_monitor(folder_of(config.csv_monitor)));
+  }
+  return monitors;
+}
+
 }  // namespace reknit

@@ -1,6 +1,8 @@
 // Scalars over the steps of a run, for other programs: TensorBoard event files, CSV files.
 #pragma once
 
+#include "reknit/config/deepspeed.h"
+
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -27,5 +29,7 @@ std::unique_ptr<Monitor> make_tensorboard(const std::string& folder);
 /// A file per tag in `folder`, `/` in tags being `_`: lines of step,value that go on where an
 /// earlier run ended.
 std::unique_ptr<Monitor> make_csv_monitor(const std::string& folder);
+/// Those that a config's sections turn on.
+std::vector<std::unique_ptr<Monitor>> configured_monitors(const DeepSpeedConfig& config);
 
 }  // namespace reknit

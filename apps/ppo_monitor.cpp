@@ -1,13 +1,6 @@
 #include "apps/ppo_monitor.h"
 
 namespace reknit {
-namespace {
-
-std::string folder_of(const MonitorConfig& config) {
-  return (config.output_path.empty() ? "." : config.output_path) + "/" + config.job_name;
-}
-
-}  // namespace
 
 PpoMonitor::PpoMonitor(const PpoOptions& options, bool leader) {
   if (!leader) {
@@ -18,12 +11,8 @@ PpoMonitor::PpoMonitor(const PpoOptions& options, bool leader) {
   }
   for (const auto& [model, settings] :
        {std::pair{"actor", &options.actor}, {"critic", &options.critic}}) {
-    const DeepSpeedConfig& config = settings->reading.config;
-    if (config.tensorboard.enabled) {
-      engines_.push_back({model, make_tensorboard(folder_of(config.tensorboard))});
-    }
-    if (config.csv_monitor.enabled) {
-      engines_.push_back({model, make_csv_monitor(folder_of(config.csv_monitor))});
+    for (auto& monitor : configured_monitors(settings->reading.config)) {
+      engines_.push_back({model, std::move(monitor)});
     }
   }
 }

@@ -1,5 +1,6 @@
 // reknit pretrain: a model and token files, the loop, the run folder.
 #include "apps/commands.h"
+#include "apps/monitor.h"
 #include "apps/pretrain_inputs.h"
 #include "apps/pretrain_report.h"
 #include "apps/session.h"
@@ -89,7 +90,14 @@ class RankRun final : public TrainRun {
                training_flops(inputs.spec, options.seq_length, settings_.lm.checkpointing),
                largest(*environment.world, memory_.total()),
                settings_.lm.timed},
-        printer_(facts_) {}
+        printer_(facts_) {
+    if (leader()) {
+      if (options.tensorboard) {
+        tensorboard_ = make_tensorboard(options.tensorboard_dir);
+      }
+      monitors_ = configured_monitors(options.settings.reading.config);
+    }
+  }
 
  private:
   Plan plan() const override {
@@ -120,12 +128,32 @@ class RankRun final : public TrainRun {
     const CommCounts before = comm_counts(rank_.model->store.comms());
     record_ = pretrain_.step(step);
     comm_ = comm_json(before, comm_counts(rank_.model->store.comms()));
+    monitor();
     skipped_ = pretrain_.trainer().skipped();
     printer_.add(record_);
     ++taken_;
     validation_loss_.reset();
     if (inputs_.valid && options_.eval_iters > 0 && record_.step % options_.eval_interval == 0) {
       validate(str("iteration ", record_.step));
+    }
+    monitor();
+  }
+
+  // --tensorboard over steps; the config's over samples, under DeepSpeed's tags.
+  void monitor() {
+    if (tensorboard_) {
+      Scalars scalars;
+      for (const auto& [key, value] :
+           metrics_of(record_, facts_, skipped_, validation_loss_).items()) {
+        if (value.is_number() && key != "step") {
+          scalars.emplace_back(key, value.get<double>());
+        }
+      }
+      tensorboard_->write(record_.step, scalars);
+    }
+    for (const auto& monitor : monitors_) {
+      monitor->write(record_.samples, {{"Train/Samples/lr", record_.lm.update.lr},
+                                       {"Train/Samples/loss_scale", record_.lm.update.loss_scale}});
     }
   }
 
@@ -226,6 +254,8 @@ class RankRun final : public TrainRun {
   Memory memory_;
   PretrainFacts facts_;
   PretrainPrinter printer_;
+  std::unique_ptr<Monitor> tensorboard_;
+  std::vector<std::unique_ptr<Monitor>> monitors_;
   PretrainRecord record_;
   nlohmann::ordered_json comm_;  ///< of the last step
   std::optional<double> validation_loss_, test_loss_;
