@@ -128,7 +128,6 @@ class RankRun final : public TrainRun {
     const CommCounts before = comm_counts(rank_.model->store.comms());
     record_ = pretrain_.step(step);
     comm_ = comm_json(before, comm_counts(rank_.model->store.comms()));
-    monitor();
     skipped_ = pretrain_.trainer().skipped();
     printer_.add(record_);
     ++taken_;

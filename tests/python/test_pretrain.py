@@ -138,7 +138,9 @@ def test_another_number_of_ranks_continues_the_run_too(whole, data, tmp_path):
     out = tmp_path / "run"
     run(*pretrain(data, out, "--train-iters", 8, "--ranks", 3, "--save-interval", 3,
                   "--exit-interval", 3))  # fmt: skip
-    run(*pretrain(data, out, "--train-iters", 8, "--save-interval", 8, "--resume", "auto"))
+    events = ["--tensorboard-dir", tmp_path / "events"]
+    run(*pretrain(data, out, "--train-iters", 8, "--save-interval", 8, "--resume", "auto", *events))
+    assert len(list((tmp_path / "events").glob("events.out.tfevents.*"))) == 1
     for a, b in zip(metrics(whole[0]), metrics(out), strict=True):
         assert b == pytest.approx(a, rel=2e-5, abs=1e-6)
 
