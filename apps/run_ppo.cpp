@@ -2,25 +2,19 @@
 #include "apps/commands.h"
 #include "apps/ppo_monitor.h"
 #include "apps/ppo_reward.h"
-#include "apps/progress.h"
-#include "apps/run_folder.h"
 #include "apps/session.h"
 #include "apps/signals.h"
+#include "apps/train_run.h"
 #include "reknit/base/log.h"
-#include "reknit/engine/run_state.h"
 #include "reknit/rlhf/ppo.h"
 #include "reknit/rlhf/ppo_report.h"
 
 #include <nlohmann/json.hpp>
 
-#include <chrono>
-#include <filesystem>
 #include <optional>
 
 namespace reknit {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 /// What all ranks share, read before any of them starts.
 struct Inputs {
@@ -219,14 +213,13 @@ struct RankModels {
   }
 };
 
-class RankRun {
+class RankRun final : public TrainRun {
  public:
   RankRun(const PpoOptions& options, const Inputs& inputs, RankEnvironment& environment,
-          RunFolder* folder)
-      : options_(options),
+          RunFolder& folder)
+      : TrainRun(options, *environment.world, folder),
+        options_(options),
         inputs_(inputs),
-        world_(*environment.world),
-        folder_(folder),
         steps_(total_steps(options, inputs)),
         settings_(ppo_settings(options, inputs, steps_)),
         models_(options, inputs, environment),
@@ -240,126 +233,56 @@ class RankRun {
     }
   }
 
-  void run() {
-    log_once("ppo: ", world_.size(), " ranks, ", steps_, " steps of ", settings_.global_batch,
-             " prompts, ", inputs_.prompts.size(), " prompts in all");
-    if (!options_.out.empty()) {
-      require_shared_folder(world_, options_.out);
-    }
-    resume();
-    std::optional<Progress> progress;
-    if (leader()) {
-      progress.emplace("ppo", steps_);
-    }
-    const auto start = Clock::now();
-    while (step_ < steps_ && !should_stop(start)) {
-      report(ppo_.step(step_++), progress);
-      if (options_.save_interval && step_ % *options_.save_interval == 0 && step_ < steps_) {
-        save();
-      }
-    }
-    progress.reset();
-    if (options_.save_interval && step_ > saved_) {
-      save();
-    }
-    finish(std::chrono::duration<double>(Clock::now() - start).count());
-  }
-
  private:
-  bool leader() const { return world_.rank() == 0; }
-
-  // Ranks agree, so that all of them end after the same step.
-  bool should_stop(Clock::time_point start) {
-    const std::chrono::duration<double> passed = Clock::now() - start;
-    const bool late = options_.time_limit_min && passed.count() > *options_.time_limit_min * 60;
-    return largest(world_, stop_requested() || late ? 1 : 0) != 0;
+  Plan plan() const override { return {"ppo", steps_, 1}; }
+  std::string headline() const override {
+    return str("ppo: ", world().size(), " ranks, ", steps_, " steps of ", settings_.global_batch,
+               " prompts, ", inputs_.prompts.size(), " prompts in all");
   }
 
-  void report(const PpoRecord& record, std::optional<Progress>& progress) {
-    save_samples(record.step);
-    if (!leader()) {
-      return;
-    }
-    last_ = record;
-    const auto line = metrics_of(record, settings_.global_batch);
-    folder_->metrics(line);
+  void take_step(int64_t step) override {
+    record_ = ppo_.step(step);
+    save_samples(record_.step);
+  }
+  nlohmann::ordered_json metrics() const override {
+    return metrics_of(record_, settings_.global_batch);
+  }
+  void written(const nlohmann::ordered_json& line) override {
     monitor_.write(line, settings_.global_batch);
-    if (record.step % options_.log_interval.value_or(1) == 0) {
-      progress->line(printer_.lines(record, settings_.global_batch));
-    }
-    progress->advance(record.step);
   }
+  std::string printed() override { return printer_.lines(record_, settings_.global_batch); }
 
-  RunState run_state() {
+  std::vector<RunModel> models() override {
     RunModel actor{"actor", &models_.actor->store, &ppo_.actor_trainer()};
     if (ppo_.actor_average() != nullptr) {
       actor.averages = &ppo_.actor_average()->shards();
     }
-    return {&world_, step_, {actor, {"critic", &models_.critic->store, &ppo_.critic_trainer()}}};
+    return {actor, {"critic", &models_.critic->store, &ppo_.critic_trainer()}};
   }
 
-  void save() {
-    nlohmann::json extra = {{"reference", place_of(inputs_.reference)},
-                            {"reward", judge()},
-                            {"seed", options_.seed},
-                            {"global_batch", settings_.global_batch}};
+  nlohmann::json remembered() const override {
+    nlohmann::json all = {{"reference", place_of(inputs_.reference)},
+                          {"reward", judge()},
+                          {"seed", options_.seed},
+                          {"global_batch", settings_.global_batch}};
     if (ppo_.reward_ema()) {
-      extra["reward_ema"] = *ppo_.reward_ema();
+      all["reward_ema"] = *ppo_.reward_ema();
     }
-    save_run(run_state(), extra, options_.out, static_cast<int>(options_.keep));
-    saved_ = step_;
+    return all;
   }
 
-  void resume() {
-    if (options_.resume.empty()) {
-      return;
+  void recall(const nlohmann::json& all, const std::string& path) override {
+    require_same(all, "reference", place_of(inputs_.reference), path);
+    require_same(all, "reward", judge(), path);
+    require_same(all, "seed", options_.seed, path);
+    require_same(all, "global_batch", settings_.global_batch, path);
+    if (all.contains("reward_ema") && all.at("reward_ema").is_number()) {
+      ppo_.set_reward_ema(all.at("reward_ema").get<double>());
     }
-    const std::optional<std::string> path = options_.resume == "auto"
-                                                ? find_newest_run(world_, options_.out)
-                                                : std::optional<std::string>(options_.resume);
-    if (!path) {
-      log_once("there is no checkpoint in ", options_.out, ": a fresh start");
-      return;
-    }
-    RunState run = run_state();
-    const nlohmann::json extra = load_run(run, *path);
-    require_same(extra, "reference", place_of(inputs_.reference), *path);
-    require_same(extra, "reward", judge(), *path);
-    require_same(extra, "seed", options_.seed, *path);
-    require_same(extra, "global_batch", settings_.global_batch, *path);
-    if (extra.contains("reward_ema") && extra.at("reward_ema").is_number()) {
-      ppo_.set_reward_ema(extra.at("reward_ema").get<double>());
-    }
-    step_ = run.step;
-    saved_ = run.step;
-    if (leader()) {
-      folder_->resume_after(step_);
-    }
-    log_once("resumed after step ", step_, " from ", *path);
-  }
-
-  // However the folder was typed, and from wherever.
-  static std::string place_of(const HfFolder& folder) {
-    return std::filesystem::canonical(folder.path()).string();
   }
 
   std::string judge() const {
     return inputs_.reward ? place_of(*inputs_.reward) : reward_name(options_);
-  }
-
-  // The same data position and judges: otherwise it would be another run.
-  template <class T>
-  static void require_same(const nlohmann::json& extra, const char* key, const T& now,
-                           const std::string& path) {
-    if (!extra.is_object() || !extra.contains(key)) {
-      throw InputError(str(path, " is no checkpoint of a ppo run: it says nothing of its ", key),
-                       "resume from a checkpoint that reknit ppo has written");
-    }
-    if (extra.at(key) != nlohmann::json(now)) {
-      throw UsageError(str("the run in ", path, " began with ", key, " ", extra.at(key).dump(),
-                           ", this command says ", nlohmann::json(now).dump()),
-                       "resume with the flags that the run began with, or start in another --out");
-    }
   }
 
   void save_samples(int64_t step) {
@@ -380,58 +303,35 @@ class RankRun {
                 "\n";
       }
     }
-    for (const std::string& text : gather_texts(world_, mine)) {
+    for (const std::string& text : gather_texts(world(), mine)) {
       if (leader()) {
-        folder_->samples(text);
+        folder().samples(text);
       }
     }
   }
 
-  void finish(double seconds) {
-    if (step_ < steps_) {
-      log_once("stopped after step ", step_, " of ", steps_, " (",
-               *stop_reason() != '\0' ? stop_reason() : "time limit", ")",
-               options_.save_interval ? "; go on with the same command and --resume auto" : "");
-    }
-    if (options_.out.empty()) {
-      return;
-    }
+  void write_models(const std::string& out) override {
     const at::ScalarType dtype = models_.actor->store.settings().dtype;
     for (const auto& [name, model, source] :
          {std::tuple{"actor", models_.actor.get(), &inputs_.actor},
           std::tuple{"critic", models_.critic.get(), &inputs_.critic}}) {
-      export_model(*model, *source, dtype, options_.out + "/" + name, IfPresent::kReplace);
+      export_model(*model, *source, dtype, out + "/" + name, IfPresent::kReplace);
     }
     if (ppo_.actor_average() != nullptr) {
-      ppo_.actor_average()->write_model(*models_.actor, inputs_.actor, dtype,
-                                        options_.out + "/actor_ema", IfPresent::kReplace);
-    }
-    if (leader()) {
-      nlohmann::ordered_json summary = {{"command", "ppo"},
-                                        {"ranks", world_.size()},
-                                        {"steps", step_},
-                                        {"planned_steps", steps_},
-                                        {"seconds", seconds}};
-      if (last_) {
-        summary["last"] = metrics_of(*last_, settings_.global_batch);
-      }
-      folder_->write("summary.json", summary.dump(2) + "\n");
+      ppo_.actor_average()->write_model(*models_.actor, inputs_.actor, dtype, out + "/actor_ema",
+                                        IfPresent::kReplace);
     }
   }
 
   const PpoOptions& options_;
   const Inputs& inputs_;
-  Communicator& world_;
-  RunFolder* folder_;
   int64_t steps_;
   PpoSettings settings_;
   RankModels models_;
   Ppo ppo_;
   PpoMonitor monitor_;
   PpoPrinter printer_;
-  std::optional<PpoRecord> last_;
-  int64_t step_ = 0;   ///< steps done
-  int64_t saved_ = 0;  ///< of the last checkpoint
+  PpoRecord record_;
 };
 
 }  // namespace
@@ -444,7 +344,7 @@ int run_ppo(const PpoOptions& options) {
   folder.write("config.json", str("{\"actor\": ", options.actor.resolved_json,
                                   ", \"critic\": ", options.critic.resolved_json, "}\n"));
   run_on_ranks(rank_plan(options), [&](RankEnvironment& environment) {
-    RankRun(options, inputs, environment, &folder).run();
+    RankRun(options, inputs, environment, folder).run();
   });
   return 0;
 }

@@ -135,15 +135,13 @@ class RankRun final : public TrainRun {
     if (inputs_.valid && options_.eval_iters > 0 && record_.step % options_.eval_interval == 0) {
       validate(str("iteration ", record_.step));
     }
-    monitor();
   }
 
   // --tensorboard over steps; the config's over samples, under DeepSpeed's tags.
-  void monitor() {
+  void written(const nlohmann::ordered_json& line) override {
     if (tensorboard_) {
       Scalars scalars;
-      for (const auto& [key, value] :
-           metrics_of(record_, facts_, skipped_, validation_loss_).items()) {
+      for (const auto& [key, value] : line.items()) {
         if (value.is_number() && key != "step") {
           scalars.emplace_back(key, value.get<double>());
         }

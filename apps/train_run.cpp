@@ -63,6 +63,7 @@ void TrainRun::report() {
   }
   last_ = metrics();
   folder_.metrics(last_);
+  written(last_);
   if (step_ % options_.log_interval.value_or(plan_.log_interval) == 0) {
     say(printed());
   }
@@ -106,10 +107,11 @@ std::string TrainRun::place_of(const HfFolder& folder) {
 
 // The same data position and judges: otherwise it would be another run.
 void TrainRun::require_equal(const nlohmann::json& remembered, const char* key,
-                             const nlohmann::json& now, const std::string& path) {
+                             const nlohmann::json& now, const std::string& path) const {
   if (!remembered.is_object() || !remembered.contains(key)) {
-    throw InputError(str(path, " is no checkpoint of such a run: it says nothing of its ", key),
-                     "resume with the command that has written it");
+    throw InputError(
+        str(path, " is no checkpoint of a ", plan_.command, " run: it says nothing of its ", key),
+        "resume with the command that has written it");
   }
   if (remembered.at(key) != now) {
     throw UsageError(str("the run in ", path, " began with ", key, " ", remembered.at(key).dump(),

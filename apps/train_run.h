@@ -41,6 +41,8 @@ class TrainRun {
   virtual void take_step(int64_t step) = 0;
   /// Of the last step, on rank 0: a line of metrics.jsonl.
   virtual nlohmann::ordered_json metrics() const = 0;
+  /// On rank 0, with each such line once it is written: for other writers.
+  virtual void written(const nlohmann::ordered_json& /*line*/) {}
   /// Of the last step, on rank 0: what is printed every --log-interval steps.
   virtual std::string printed() = 0;
   /// Why the run should end after step `done` although nobody asked; empty: it goes on.
@@ -69,16 +71,16 @@ class TrainRun {
   static std::string place_of(const HfFolder& folder);
   /// Throws UsageError unless the run in `path` was begun with the same `key`.
   template <class T>
-  static void require_same(const nlohmann::json& remembered, const char* key, const T& now,
-                           const std::string& path) {
+  void require_same(const nlohmann::json& remembered, const char* key, const T& now,
+                    const std::string& path) const {
     require_equal(remembered, key, nlohmann::json(now), path);
   }
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  static void require_equal(const nlohmann::json& remembered, const char* key,
-                            const nlohmann::json& now, const std::string& path);
+  void require_equal(const nlohmann::json& remembered, const char* key, const nlohmann::json& now,
+                     const std::string& path) const;
   bool should_stop(Clock::time_point start);
   void report();
   RunState state();
