@@ -4,6 +4,8 @@
 #include "reknit/config/json_path.h"
 #include "reknit/config/json_text.h"
 
+#include <strings.h>
+
 namespace reknit {
 namespace {
 
@@ -35,10 +37,23 @@ std::vector<Setting> flag_settings(const RunOptions& run, const SettingsRequest&
   return flags;
 }
 
+/// Whether a command's default of Adam's betas is meant for the optimizer of the config.
+bool is_adam(const json& given) {
+  const json* type = find_path(given, "optimizer.type");
+  if (type == nullptr || !type->is_string()) {
+    return true;
+  }
+  const auto name = type->get<std::string>();
+  return strcasecmp(name.c_str(), "adam") == 0 || strcasecmp(name.c_str(), "adamw") == 0;
+}
+
 /// What fills the gaps, given what the file, --set and the flags have said.
 std::vector<Setting> default_settings(const RunOptions& run, const SettingsRequest& request,
                                       const json& given, bool has_file) {
   std::vector<Setting> defaults = request.defaults;
+  if (!is_adam(given)) {
+    std::erase_if(defaults, [](const Setting& s) { return s.path == "optimizer.params.betas"; });
+  }
   auto is_given = [&](const char* path) {
     const json* value = find_path(given, path);
     return value != nullptr && !value->is_null() && *value != json("auto");
@@ -69,9 +84,18 @@ void find_learning_rate(const SettingsRequest& request, const ResolvedSettings& 
     settings.learning_rate_from = origin == resolved.origins.end() ? file : origin->second;
     return;
   }
-  if (schedule.warmup_max_lr) {
-    config.optimizer.lr = schedule.warmup_max_lr;
-    settings.learning_rate_from = "scheduler.params.warmup_max_lr";
+  const auto take = [&](std::optional<double> rate, const char* from) {
+    if (rate && !config.optimizer.lr) {
+      config.optimizer.lr = rate;
+      settings.learning_rate_from = from;
+    }
+  };
+  take(schedule.warmup_max_lr, "scheduler.params.warmup_max_lr");
+  take(schedule.cycle_max_lr, "scheduler.params.cycle_max_lr");
+  if (schedule.type == "LRRangeTest") {
+    take(schedule.lr_range_test_min_lr, "scheduler.params.lr_range_test_min_lr");
+  }
+  if (config.optimizer.lr) {
     return;
   }
   settings.reading.findings.push_back(
@@ -92,6 +116,20 @@ void log_findings(const std::string& model, const Findings& findings) {
       log_info(line);
     }
   }
+}
+
+std::string optimizer_line(const OptimizerConfig& o) {
+  std::string line = str("optimizer: ", o.type, ", rate ", o.lr ? str(*o.lr) : "from a flag");
+  if (o.momentum) {
+    line += str(", momentum ", *o.momentum);
+  }
+  if (o.type != "sgd" && o.type != "adagrad") {
+    line += str(", betas ", o.betas[0], " ", o.betas[1]);
+  }
+  const bool in_gradient =
+      o.type == "sgd" || o.type == "adagrad" || (o.type == "adam" && !o.adam_w_mode);
+  return line + str(", weight decay ", o.weight_decay,
+                    in_gradient ? " (added to the gradient)" : " (decoupled)");
 }
 
 }  // namespace
@@ -157,11 +195,7 @@ std::vector<std::string> describe(const ConfigReading& reading, const RunShape& 
                       ? str("gradients are clipped at a global norm of ", c.gradient_clipping)
                       : std::string("gradients are not clipped"));
   if (!c.optimizer.type.empty()) {
-    lines.push_back(str("optimizer: ", c.optimizer.type, ", rate ",
-                        c.optimizer.lr ? str(*c.optimizer.lr) : "from a flag", ", betas ",
-                        c.optimizer.betas[0], " ", c.optimizer.betas[1], ", weight decay ",
-                        c.optimizer.weight_decay,
-                        c.optimizer.adam_w_mode ? " (decoupled)" : " (added to the gradient)"));
+    lines.push_back(optimizer_line(c.optimizer));
   }
   lines.push_back("schedule: " +
                   (c.scheduler.type.empty() ? std::string("constant rate") : c.scheduler.type));

@@ -197,26 +197,25 @@ int64_t total_steps(const PretrainOptions& o, const PretrainInputs& inputs) {
   return steps;
 }
 
-std::optional<SampleSchedule> sample_schedule(const PretrainOptions& o, int64_t steps) {
+std::optional<Schedule> sample_schedule(const PretrainOptions& o, int64_t steps) {
   const DecayOptions& d = o.decay;
   if (d.style.empty()) {
     return std::nullopt;
   }
-  SampleSchedule schedule{.style = SampleSchedule::parse(d.style),
-                          .max_lr = o.settings.reading.config.optimizer.lr.value_or(0.0),
-                          .min_lr = d.min_lr};
-  schedule.end = in_samples(o, d.decay_iters, d.decay_samples, d.decay_tokens,
-                            batch_plan(o).samples_for(steps));
+  Schedule schedule{.kind = Schedule::parse_megatron(d.style), .min_lr = d.min_lr};
+  schedule.total = in_samples(o, d.decay_iters, d.decay_samples, d.decay_tokens,
+                              batch_plan(o).samples_for(steps));
   const auto part =
-      static_cast<int64_t>(d.warmup_fraction.value_or(0.0) * static_cast<double>(schedule.end));
+      static_cast<int64_t>(d.warmup_fraction.value_or(0.0) * static_cast<double>(schedule.total));
   schedule.warmup = in_samples(o, d.warmup_iters, d.warmup_samples, d.warmup_tokens, part);
-  if (schedule.style != DecayStyle::kConstant && schedule.warmup >= schedule.end) {
+  if (schedule.kind != ScheduleKind::kMegatronConstant && schedule.warmup >= schedule.total) {
     throw UsageError(str("the warm-up of ", schedule.warmup, " samples does not end before the ",
-                         "decay, after ", schedule.end),
+                         "decay, after ", schedule.total),
                      "shorten the warm-up, or lengthen the decay");
   }
-  if (schedule.min_lr > schedule.max_lr) {
-    throw UsageError(str("--min-lr ", schedule.min_lr, " is above the rate of ", schedule.max_lr),
+  const double lr = o.settings.reading.config.optimizer.lr.value_or(0.0);
+  if (schedule.min_lr > lr) {
+    throw UsageError(str("--min-lr ", schedule.min_lr, " is above the rate of ", lr),
                      "lower --min-lr");
   }
   return schedule;

@@ -30,7 +30,7 @@ BatchPlan batch_plan(const PretrainOptions& options);
 /// Steps of the whole run.
 int64_t total_steps(const PretrainOptions& options, const PretrainInputs& inputs);
 /// The schedule of Megatron's flags; empty if none is given.
-std::optional<SampleSchedule> sample_schedule(const PretrainOptions& options, int64_t steps);
+std::optional<Schedule> sample_schedule(const PretrainOptions& options, int64_t steps);
 Checkpointing checkpointing(const PretrainOptions& options);
 
 }  // namespace reknit

@@ -47,21 +47,24 @@ PretrainSettings pretrain_settings(const PretrainOptions& o, const PretrainInput
   return settings;
 }
 
-nlohmann::json schedule_json(const std::optional<SampleSchedule>& s) {
+/// `lr`: the optimizer's, which is the schedule's highest rate unless it has its own.
+nlohmann::json schedule_json(const std::optional<Schedule>& s, double lr) {
   if (!s) {
     return nullptr;
   }
-  return {{"style", static_cast<int>(s->style)},
-          {"max_lr", s->max_lr},
+  return {{"style", Schedule::megatron_name(s->kind)},
+          {"max_lr", s->max_lr < 0 ? lr : s->max_lr},
           {"min_lr", s->min_lr},
           {"warmup", s->warmup},
-          {"end", s->end}};
+          {"end", s->total}};
 }
 
-SampleSchedule read_schedule(const nlohmann::json& json) {
-  return {static_cast<DecayStyle>(json.at("style").get<int>()), json.at("max_lr").get<double>(),
-          json.at("min_lr").get<double>(), json.at("warmup").get<int64_t>(),
-          json.at("end").get<int64_t>()};
+Schedule read_schedule(const nlohmann::json& json) {
+  return {.kind = Schedule::parse_megatron(json.at("style").get<std::string>()),
+          .warmup = json.at("warmup").get<int64_t>(),
+          .total = json.at("end").get<int64_t>(),
+          .min_lr = json.at("min_lr").get<double>(),
+          .max_lr = json.at("max_lr").get<double>()};
 }
 
 /// Bytes of this rank, by what they are for.
@@ -207,7 +210,7 @@ class RankRun final : public TrainRun {
             {"seq_length", options_.seq_length},
             {"data", inputs_.data},
             {"batch", {batch.global, batch.start, batch.increment, batch.samples}},
-            {"schedule", schedule_json(settings_.schedule)},
+            {"schedule", schedule_json(settings_.schedule, settings_.lm.trainer.lr)},
             {"consumed", pretrain_.position().consumed},
             {"scheduled", pretrain_.position().scheduled}};
   }

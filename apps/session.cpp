@@ -3,10 +3,10 @@
 #include "apps/report_error.h"
 #include "reknit/base/atomic_file.h"
 #include "reknit/models/name_map.h"
+#include "reknit/optim/configured.h"
 
 #include <ATen/ATen.h>
 
-#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -21,17 +21,6 @@ at::ScalarType scalar_type(Precision precision) {
   return precision == Precision::kBf16   ? at::kBFloat16
          : precision == Precision::kFp16 ? at::kHalf
                                          : at::kFloat;
-}
-
-LossScalerSettings scaler_settings(const Fp16Config& fp16) {
-  const bool dynamic = fp16.loss_scale == 0;
-  return {.initial = dynamic ? std::pow(2.0, static_cast<double>(fp16.initial_scale_power))
-                             : fp16.loss_scale,
-          .window = fp16.loss_scale_window,
-          .hysteresis = static_cast<int>(fp16.hysteresis),
-          .consecutive_hysteresis = fp16.consecutive_hysteresis,
-          .minimum = fp16.min_loss_scale,
-          .dynamic = dynamic};
 }
 
 }  // namespace
@@ -65,33 +54,16 @@ StoreSettings store_settings(const std::string& name, const ModelSettings& setti
 TrainerSettings trainer_settings(const std::string& name, const ModelSettings& settings,
                                  const Schedule& schedule) {
   const DeepSpeedConfig& config = settings.reading.config;
-  const OptimizerConfig& optimizer = config.optimizer;
   return {.name = name,
-          .lr = optimizer.lr.value_or(0.0),
+          .lr = config.optimizer.lr.value_or(0.0),
           .schedule = schedule,
-          .adam = {.beta1 = optimizer.betas.at(0),
-                   .beta2 = optimizer.betas.at(1),
-                   .eps = optimizer.eps,
-                   .weight_decay = optimizer.weight_decay,
-                   .decoupled = optimizer.adam_w_mode,
-                   .bias_correction = optimizer.bias_correction},
+          .optimizer = optimizer_settings(config.optimizer),
           .clip = config.gradient_clipping,
           .scaler = scaler_settings(config.fp16)};
 }
 
 Schedule configured_schedule(const ModelSettings& settings, int64_t total_updates) {
-  const SchedulerConfig& config = settings.reading.config.scheduler;
-  if (config.type.empty()) {
-    return {};
-  }
-  return {.kind = Schedule::parse(config.type),
-          .warmup = config.warmup_num_steps,
-          .total = config.total_num_steps.value_or(total_updates),
-          .min_lr = config.warmup_min_lr,
-          .max_lr = config.warmup_max_lr.value_or(-1.0),
-          .log_warmup = config.warmup_type == "log",
-          .warmup_min_ratio = config.warmup_min_ratio,
-          .cos_min_ratio = config.cos_min_ratio};
+  return schedule_of(settings.reading.config.scheduler, total_updates);
 }
 
 HybridSettings hybrid_settings(const ModelSettings& settings) {

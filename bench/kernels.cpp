@@ -174,18 +174,21 @@ void sampling(const Limits& limits, int64_t batch, const std::string& how,
 
 void adam(const Limits& limits) {
   const int64_t n = int64_t{1} << 28;
-  const ops::AdamState state{normal({n}, at::kFloat), at::zeros({n}, at::device(kDevice)),
-                             at::zeros({n}, at::device(kDevice))};
   const at::Tensor grad = normal({n}, at::kFloat);
   const at::Tensor weight = at::empty({n}, at::device(kDevice).dtype(at::kBFloat16));
+  const ops::FlatShard shard{
+      normal({n}, at::kFloat),
+      grad,
+      weight,
+      {at::zeros({n}, at::device(kDevice)), at::zeros({n}, at::device(kDevice))}};
   const at::Tensor one = at::ones({1}, at::device(kDevice));
   std::vector<ops::UpdateRange> ranges;
   for (int64_t i = 0; i < 256; ++i) {
-    ranges.push_back({i * (n / 256), (i + 1) * (n / 256), i % 2 == 0 ? 0.1 : 0.0, 1.0});
+    ranges.push_back({i * (n / 256), (i + 1) * (n / 256), i % 2 == 0 ? 0.1 : 0.0});
   }
   const auto elements = static_cast<double>(n);
   by_bytes("adam update", "2^28, 256 ranges, bf16 weight", 30 * elements, limits,
-           [&] { ops::adam_update(state, grad, one, weight, {}, ranges); });
+           [&] { ops::adam_update(shard, one, {}, ranges); });
   by_bytes("sum of squares", "2^28", 4 * elements, limits, [&] { ops::sum_squares(grad); });
   by_bytes("accumulate", "2^28 += bf16", 10 * elements, limits,
            [&] { ops::accumulate(grad, weight); });

@@ -12,8 +12,6 @@ namespace reknit {
 namespace {
 
 constexpr const char* kMaster = "master";
-constexpr const char* kExpAvg = "exp_avg";
-constexpr const char* kExpAvgSq = "exp_avg_sq";
 constexpr const char* kAverage = "average";
 constexpr const char* kWeight = "weight";
 
@@ -39,9 +37,12 @@ ShardSlice share_of(const ShardSlice& slice, const Store& store, int64_t shard_n
 }
 
 void append(NamedTensors& tensors, const std::string& kind, const ShardSlice& slice,
-            const at::Tensor& shard) {
-  tensors.emplace_back(str(key_of(kind, slice.param->name), "@", slice.param_offset),
-                       shard.narrow(0, slice.extent.begin, slice.extent.size()));
+            const at::Tensor& values) {
+  tensors.emplace_back(str(key_of(kind, slice.param->name), "@", slice.param_offset), values);
+}
+
+at::Tensor part_of(const at::Tensor& shard, Extent extent) {
+  return shard.narrow(0, extent.begin, extent.size());
 }
 
 }  // namespace
@@ -57,25 +58,30 @@ NamedTensors shard_tensors(Store& store, const ShardExtras& extras, bool with_fr
   }
   const std::vector<OptimizerShard> trained = store.shards();
   for (size_t i = 0; i < trained.size(); ++i) {
-    for (const ShardSlice& slice : trained[i].slices) {
+    for (size_t j = 0; j < trained[i].slices.size(); ++j) {
+      const ShardSlice& slice = trained[i].slices[j];
       const ShardSlice part = share_of(slice, store, trained[i].master.numel());
       if (part.extent.size() == 0) {
         continue;
       }
-      append(tensors, kMaster, part, trained[i].master);
-      if (extras.optimizer != nullptr) {
-        append(tensors, kExpAvg, part, extras.optimizer->state(i).exp_avg);
-        append(tensors, kExpAvgSq, part, extras.optimizer->state(i).exp_avg_sq);
-      }
+      append(tensors, kMaster, part, part_of(trained[i].master, part.extent));
       if (extras.averages != nullptr) {
-        append(tensors, kAverage, part, extras.averages->at(i));
+        append(tensors, kAverage, part, part_of(extras.averages->at(i), part.extent));
+      }
+      if (extras.optimizer == nullptr) {
+        continue;
+      }
+      const Extent of_slice{part.extent.begin - slice.extent.begin,
+                            part.extent.end - slice.extent.begin};
+      for (const std::string& name : extras.optimizer->state_names(*slice.param)) {
+        append(tensors, name, part, part_of(extras.optimizer->state(i, j, name), of_slice));
       }
     }
   }
   if (with_frozen) {
     for (const OptimizerShard& shard : store.frozen_shards()) {
       for (const ShardSlice& slice : shard.slices) {
-        append(tensors, kWeight, slice, shard.weight);
+        append(tensors, kWeight, slice, part_of(shard.weight, slice.extent));
       }
     }
   }
@@ -170,11 +176,15 @@ void ShardReader::check(Store& store, const ShardExtras& extras, bool frozen_exc
         continue;
       }
       require_cover("", param);
-      if (extras.optimizer != nullptr && param.trainable) {
-        require_cover(kExpAvg, param);
-        require_cover(kExpAvgSq, param);
+      if (!param.trainable) {
+        continue;
       }
-      if (extras.averages != nullptr && param.trainable) {
+      if (extras.optimizer != nullptr) {
+        for (const std::string& name : extras.optimizer->state_names(param)) {
+          require_cover(name, param);
+        }
+      }
+      if (extras.averages != nullptr) {
         require_cover(kAverage, param);
       }
     }
@@ -182,12 +192,12 @@ void ShardReader::check(Store& store, const ShardExtras& extras, bool frozen_exc
 }
 
 void ShardReader::copy(const std::string& kind, const ShardSlice& slice,
-                       const at::Tensor& shard) const {
+                       const at::Tensor& values) const {
   const Extent wanted{slice.param_offset, slice.param_offset + slice.extent.size()};
   for (const Piece& piece : pieces(kind, slice.param->name)) {
     const Extent both = intersect(wanted, piece.extent);
     if (both.size() > 0) {
-      shard.narrow(0, slice.extent.begin + both.begin - wanted.begin, both.size())
+      values.narrow(0, both.begin - wanted.begin, both.size())
           .copy_(files_[piece.file]
                      .read(piece.name)
                      .narrow(0, both.begin - piece.extent.begin, both.size()));
@@ -207,13 +217,15 @@ void ShardReader::load(Store& store, const ShardExtras& extras) const {
   }
   const std::vector<OptimizerShard> shards = store.shards();
   for (size_t i = 0; i < shards.size(); ++i) {
-    for (const ShardSlice& slice : shards[i].slices) {
+    for (size_t j = 0; j < shards[i].slices.size(); ++j) {
+      const ShardSlice& slice = shards[i].slices[j];
       if (extras.optimizer != nullptr) {
-        copy(kExpAvg, slice, extras.optimizer->state(i).exp_avg);
-        copy(kExpAvgSq, slice, extras.optimizer->state(i).exp_avg_sq);
+        for (const std::string& name : extras.optimizer->state_names(*slice.param)) {
+          copy(name, slice, extras.optimizer->state(i, j, name));
+        }
       }
       if (extras.averages != nullptr) {
-        copy(kAverage, slice, extras.averages->at(i));
+        copy(kAverage, slice, part_of(extras.averages->at(i), slice.extent));
       }
     }
   }

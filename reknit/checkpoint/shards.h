@@ -1,14 +1,14 @@
-// One model's parameters and moments in one file per shard rank, in pieces that any
+// One model's parameters and optimizer states in one file per shard rank, in pieces that any
 // other placement and rank count can find.
 //
 // A file holds flat tensors named KIND:PARAMETER@OFFSET: the elements of the flattened
-// parameter from OFFSET on. KIND is, for a trained parameter, master, exp_avg,
-// exp_avg_sq or average (fp32), for a frozen one weight (in its own dtype). No element is in two
+// parameter from OFFSET on. KIND is, for a trained parameter, master, average or a state of the
+// optimizer, as exp_avg (fp32), for a frozen one weight (in its own dtype). No element is in two
 // files: replicas write nothing, and what is whole on every rank is written in parts.
 #pragma once
 
 #include "reknit/checkpoint/safetensors.h"
-#include "reknit/optim/adamw.h"
+#include "reknit/optim/optimizer.h"
 #include "reknit/store/store.h"
 
 #include <map>
@@ -23,7 +23,7 @@ bool writes_shards(const Store& store);
 
 /// What a checkpoint holds of a model beside its parameters; null: not that. Not owned.
 struct ShardExtras {
-  AdamW* optimizer = nullptr;                   ///< its moments
+  const Optimizer* optimizer = nullptr;         ///< its states
   std::vector<at::Tensor>* averages = nullptr;  ///< moving averages, one for each of shards()
 };
 
@@ -67,7 +67,7 @@ class ShardReader {
   const Pieces& pieces(const std::string& kind, const std::string& param) const;
   const Pieces& values_of(const std::string& param) const;
   void require_cover(const std::string& kind, const ParamSpec& param) const;
-  void copy(const std::string& kind, const ShardSlice& slice, const at::Tensor& shard) const;
+  void copy(const std::string& kind, const ShardSlice& slice, const at::Tensor& values) const;
 
   std::vector<SafetensorsFile> files_;
   std::map<std::string, Pieces> pieces_;  ///< by "KIND:PARAMETER", in order of offset

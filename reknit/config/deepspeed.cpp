@@ -237,11 +237,9 @@ class Reader {
       return str("write ", key.name(), " ", std::llround(std::min(value.get<double>(), 9e18)),
                  " (a rule such as 0.9 * hidden^2 can leave a fraction)");
     }
-    if (key.kind == KeyKind::kChoice && key.path == "optimizer.type") {
-      return "Adam and AdamW are built; both decay decoupled unless adam_w_mode is false";
-    }
-    if (key.kind == KeyKind::kChoice && key.path == "scheduler.type") {
-      return "these are the schedules that are built";
+    if (key.kind == KeyKind::kChoice && value.is_string()) {
+      const std::string near = nearest_word(value.get<std::string>(), key.choices);
+      return near.empty() ? "" : str("did you mean ", near, "?");
     }
     return "";
   }
@@ -264,6 +262,8 @@ class Reader {
     const bool is_choice = key.kind == KeyKind::kChoice;
     const std::string text = value.is_string() ? value.get<std::string>() : "";
     if (auto p = std::get_if<bool*>(&target)) {
+      **p = value.get<bool>();
+    } else if (auto p = std::get_if<std::optional<bool>*>(&target)) {
       **p = value.get<bool>();
     } else if (auto p = std::get_if<int64_t*>(&target)) {
       **p = value.get<int64_t>();

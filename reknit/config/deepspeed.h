@@ -44,14 +44,29 @@ struct Bf16Config {
   bool enabled = false;
 };
 
+/// Members keep DeepSpeed's names; which of them a type reads is checked. Where types have
+/// defaults of their own, what was read is completed with the type's.
 struct OptimizerConfig {
-  std::string type;  ///< "adam" or "adamw"; empty: the config has no optimizer section
+  /// "adam", "adamw", "adagrad", "lamb", "lion", "sgd" or "muon"; empty: the config has no
+  /// optimizer section.
+  std::string type;
   std::optional<double> lr;
   std::vector<double> betas{0.9, 0.999};
   double eps = 1e-8;
   double weight_decay = 0;
   bool bias_correction = true;
-  bool adam_w_mode = true;  ///< decoupled decay; always true for "adamw"
+  bool adam_w_mode = true;         ///< decoupled decay; always true for "adamw"
+  std::optional<double> momentum;  ///< given for "sgd" and "muon" once read
+  double dampening = 0;
+  std::optional<bool> nesterov;  ///< given for "sgd" and "muon" once read
+  double lr_decay = 0;
+  double initial_accumulator = 0;
+  double min_coeff = 0.01;
+  double max_coeff = 10;
+  std::optional<double> muon_lr;
+  std::optional<double> adam_lr;
+  int64_t ns_steps = 5;
+  std::string adjust_lr_fn = "original";
 };
 
 /// A learning-rate schedule as declared; the rule itself is optim's. Members keep
@@ -65,6 +80,22 @@ struct SchedulerConfig {
   std::optional<int64_t> total_num_steps;
   double warmup_min_ratio = 0;
   double cos_min_ratio = 1e-4;
+  std::optional<double> cycle_min_lr;  ///< OneCycle has both
+  std::optional<double> cycle_max_lr;
+  double decay_lr_rate = 0;
+  int64_t cycle_first_step_size = 2000;
+  std::optional<int64_t> cycle_second_step_size;
+  int64_t cycle_first_stair_count = 0;
+  std::optional<int64_t> cycle_second_stair_count;
+  int64_t decay_step_size = 0;
+  bool cycle_momentum = true;
+  double cycle_min_mom = 0.8;
+  double cycle_max_mom = 0.9;
+  double decay_mom_rate = 0;
+  double lr_range_test_min_lr = 1e-3;
+  int64_t lr_range_test_step_size = 2000;
+  double lr_range_test_step_rate = 1.0;
+  bool lr_range_test_staircase = false;
 };
 
 /// Where a monitor writes the run's scalars: a folder and a subfolder in it.

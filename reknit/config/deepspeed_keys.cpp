@@ -3,6 +3,7 @@
 #include "reknit/base/error.h"
 
 #include <algorithm>
+#include <cctype>
 #include <numeric>
 #include <string>
 #include <unordered_map>
@@ -115,6 +116,30 @@ std::string nearest_key(std::string_view path) {
     }
   }
   return std::string(nearest);
+}
+
+std::string nearest_word(std::string_view word, std::string_view words) {
+  const auto lower = [](std::string_view text) {
+    std::string out(text);
+    std::transform(out.begin(), out.end(), out.begin(),
+                   [](unsigned char c) { return std::tolower(c); });
+    return out;
+  };
+  if (word.size() > 100) {
+    return "";  // no word is near that long
+  }
+  size_t best = std::max<size_t>(2, word.size() / 3) + 1;
+  std::string nearest;
+  while (!words.empty()) {
+    const size_t bar = words.find('|');
+    const size_t distance = edit_distance(lower(word), lower(words.substr(0, bar)));
+    if (distance < best) {
+      best = distance;
+      nearest = words.substr(0, bar);
+    }
+    words = bar == std::string_view::npos ? std::string_view() : words.substr(bar + 1);
+  }
+  return nearest;
 }
 
 std::string deepspeed_keys_markdown() {

@@ -29,9 +29,9 @@ enum class KeyFate {
 };
 
 /// Where a value lands in a DeepSpeedConfig.
-using KeyTarget =
-    std::variant<std::monostate, bool*, int64_t*, double*, std::string*, std::optional<int64_t>*,
-                 std::optional<double>*, std::optional<std::string>*, std::vector<double>*>;
+using KeyTarget = std::variant<std::monostate, bool*, std::optional<bool>*, int64_t*, double*,
+                               std::string*, std::optional<int64_t>*, std::optional<double>*,
+                               std::optional<std::string>*, std::vector<double>*>;
 
 struct KeySpec {
   std::string_view path;  ///< "zero_optimization.stage"
@@ -74,6 +74,9 @@ std::string nearest_key(std::string_view path);
 /// Insertions, deletions and changes of one letter that turn `a` into `b`.
 size_t edit_distance(std::string_view a, std::string_view b);
 
+/// The one of `words` ("a|b|c") nearest to `word` in any case; empty if none is near.
+std::string nearest_word(std::string_view word, std::string_view words);
+
 /// The table as the documentation shows it.
 std::string deepspeed_keys_markdown();
 
@@ -81,5 +84,6 @@ std::string deepspeed_keys_markdown();
 std::vector<KeySpec> general_keys();
 std::vector<KeySpec> zero_keys();
 std::vector<KeySpec> training_keys();
+std::vector<KeySpec> optimizer_and_schedule_keys();
 
 }  // namespace reknit

@@ -54,7 +54,7 @@ void LmTrainer::lap(double& seconds) {
 }
 
 LmStep LmTrainer::step(int64_t step, int64_t global_batch, std::span<const LmSequence> mine,
-                       std::optional<double> lr) {
+                       std::optional<int64_t> position) {
   const double total = total_targets(mine);
   const double weight = total > 0 ? 1.0 / total : 0.0;
   LmStep record;
@@ -79,7 +79,7 @@ LmStep LmTrainer::step(int64_t step, int64_t global_batch, std::span<const LmSeq
   }
   trainer_.reduce();
   lap(record.times.reduce_s);
-  record.update = trainer_.step(lr);
+  record.update = trainer_.step(position);
   lap(record.times.update_s);
   const double sum = loss.item<double>();
   record.loss = reduce_over_ranks(*model_.store.comms().world, {sum})[0] * weight;

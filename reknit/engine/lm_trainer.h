@@ -53,10 +53,10 @@ class LmTrainer {
   LmTrainer(Model& model, LmSettings settings);
 
   /// One update from `mine`, this rank's part of step `step` (from 0) with `global_batch`
-  /// sequences; `lr` takes the place of the schedule's rate. NumbersError as Trainer, and
+  /// sequences; `position` as for Trainer::step. NumbersError as Trainer, and
   /// for a loss that is NaN.
   LmStep step(int64_t step, int64_t global_batch, std::span<const LmSequence> mine,
-              std::optional<double> lr = {});
+              std::optional<int64_t> position = {});
 
   /// The loss of `global_batch` sequences without dropout; nothing is changed.
   LmLoss evaluate(int64_t global_batch, std::span<const LmSequence> mine);

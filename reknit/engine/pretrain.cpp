@@ -45,6 +45,9 @@ Pretrain::Pretrain(Model& model, PretrainSettings settings,
       settings_(std::move(settings)),
       train_(std::move(train)),
       lm_(model, settings_.lm) {
+  if (settings_.schedule) {
+    trainer().set_schedule(*settings_.schedule);
+  }
   model_.decoder.spec().require_length(train_->sequence_length());
 }
 
@@ -67,11 +70,11 @@ PretrainRecord Pretrain::step(int64_t step) {
   record.step = step + 1;
   record.global_batch = settings_.batch.at(position_.consumed);
   const std::vector<LmSequence> mine = read(*train_, position_.consumed, record.global_batch);
-  std::optional<double> lr;
+  std::optional<int64_t> scheduled;
   if (settings_.schedule) {
-    lr = settings_.schedule->at(position_.scheduled);
+    scheduled = position_.scheduled;
   }
-  record.lm = lm_.step(step, record.global_batch, mine, lr);
+  record.lm = lm_.step(step, record.global_batch, mine, scheduled);
   position_.consumed += record.global_batch;
   if (record.lm.update.applied) {
     position_.scheduled += record.global_batch;

@@ -7,7 +7,7 @@
 
 #include "reknit/data/blend.h"
 #include "reknit/engine/lm_trainer.h"
-#include "reknit/optim/sample_schedule.h"
+#include "reknit/optim/schedule.h"
 
 #include <memory>
 #include <optional>
@@ -34,7 +34,7 @@ struct PretrainSettings {
   LmSettings lm;
   DocumentRules documents;
   BatchPlan batch;
-  std::optional<SampleSchedule> schedule;  ///< none: the trainer's
+  std::optional<Schedule> schedule;  ///< in samples; none: the trainer's
 };
 
 /// One step's numbers; the same on every rank but for the times.
@@ -58,7 +58,10 @@ class Pretrain {
   double evaluate(const BlendedDataset& data, int64_t samples);
 
   Trainer& trainer() { return lm_.trainer(); }
-  void set_schedule(const SampleSchedule& schedule) { settings_.schedule = schedule; }
+  void set_schedule(const Schedule& schedule) {
+    settings_.schedule = schedule;
+    trainer().set_schedule(schedule);
+  }
 
   /// Everything a checkpoint needs besides the trainer's state.
   struct Position {

@@ -87,13 +87,14 @@ std::string shard_file_name(const std::string& model, int shard) {
   return model + "." + digits + ".safetensors";
 }
 
-Json trainer_json(const Trainer* trainer) {
+Json trainer_json(Trainer* trainer) {
   if (trainer == nullptr) {
     return nullptr;
   }
   const Trainer::State state = trainer->state();
   return {{"steps", state.steps},
           {"applied", state.applied},
+          {"optimizer", trainer->optimizer().name()},
           {"scaler",
            {{"scale", state.scaler.scale},
             {"step", state.scaler.step},
@@ -230,6 +231,12 @@ ShardReader open_model(const Json& saved, const RunModel& model, const std::stri
   if (model.averages != nullptr && !saved.value("averaged", false)) {
     throw InputError(str("the checkpoint ", path, " holds no moving average of ", model.name),
                      "resume with the flags that the run began with");
+  }
+  if (trained) {
+    const Optimizer& optimizer = model.trainer->optimizer();
+    const std::string was = saved.at("trainer").value("optimizer", "adam");
+    require<InputError>(was == optimizer.name(), "the checkpoint ", path, " was made with ", was,
+                        ", and ", model.name, " is trained with ", optimizer.name());
   }
   std::vector<std::string> files;
   for (const Json& file : saved.at("files")) {

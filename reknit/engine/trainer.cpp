@@ -13,15 +13,15 @@ namespace reknit {
 Trainer::Trainer(Store& store, TrainerSettings settings)
     : store_(store),
       settings_(std::move(settings)),
-      optimizer_(store, settings_.adam),
+      optimizer_(Optimizer::create(store, settings_.optimizer, settings_.lr)),
       scaler_(settings_.scaler) {}
 
 double Trainer::loss_scale() const {
   return scaled() ? scaler_.scale() : 1.0;
 }
 
-StepRecord Trainer::step(std::optional<double> lr) {
-  prepare(lr);
+StepRecord Trainer::step(std::optional<int64_t> position) {
+  prepare(position);
   return finish();
 }
 
@@ -32,10 +32,12 @@ void Trainer::reduce() {
   }
 }
 
-bool Trainer::prepare(std::optional<double> lr) {
+bool Trainer::prepare(std::optional<int64_t> position) {
   record_ = StepRecord{};
   record_.loss_scale = loss_scale();
-  record_.lr = lr.value_or(settings_.schedule.at(applied_, settings_.lr));
+  const int64_t at = position.value_or(applied_);
+  record_.lr = settings_.schedule.at(at, settings_.lr);
+  rates_ = rates(at);
   reduce();
   reduced_ = false;
   shards_ = store_.begin_update();
@@ -58,7 +60,7 @@ StepRecord Trainer::finish(bool hold) {
       settings_.clip > 0 ? std::min(1.0, settings_.clip / (record_.grad_norm + 1e-6)) : 1.0;
   const at::Tensor grad_scale = at::full({1}, clip / record_.loss_scale,
                                          at::TensorOptions(at::kFloat).device(this_rank().device));
-  optimizer_.update(shards_, record_.lr, grad_scale);
+  optimizer_->update(shards_, rates_, grad_scale);
   store_.end_update();
   shards_.clear();
   ++applied_;
@@ -67,6 +69,21 @@ StepRecord Trainer::finish(bool hold) {
     REKNIT_INVARIANT(scaler_.update(false), "a clean step never ends a run");
   }
   return record_;
+}
+
+UpdateRates Trainer::rates(int64_t position) const {
+  UpdateRates rates;
+  for (const double lr : optimizer_->base_rates()) {
+    rates.lr.push_back(settings_.schedule.at(position, lr));
+  }
+  if (const auto betas = settings_.schedule.betas(position)) {
+    rates.beta1 = betas->beta1;
+    rates.beta2 = betas->beta2;
+  }
+  if (settings_.decay_ramp) {
+    rates.weight_decay = settings_.decay_ramp->at(position);
+  }
+  return rates;
 }
 
 void Trainer::skip() {
@@ -91,7 +108,7 @@ void Trainer::skip() {
 void Trainer::restore(const State& state) {
   steps_ = state.steps;
   applied_ = state.applied;
-  optimizer_.set_step(state.applied);
+  optimizer_->set_step(state.applied);
   scaler_.restore(state.scaler);
 }
 

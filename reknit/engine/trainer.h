@@ -1,8 +1,8 @@
 // One optimizer step over a store: boundary, norm, clip, update or collective skip.
 #pragma once
 
-#include "reknit/optim/adamw.h"
 #include "reknit/optim/loss_scaler.h"
+#include "reknit/optim/optimizer.h"
 #include "reknit/optim/schedule.h"
 
 #include <cstdint>
@@ -15,9 +15,10 @@ struct TrainerSettings {
   std::string name = "model";  ///< in messages: "actor"
   double lr = 0.0;
   Schedule schedule;
-  AdamWSettings adam;
-  double clip = 1.0;          ///< global L2 norm; 0: off
-  LossScalerSettings scaler;  ///< used with fp16 stores only
+  OptimizerSettings optimizer;
+  std::optional<DecayRamp> decay_ramp;  ///< in place of the optimizer's weight decay
+  double clip = 1.0;                    ///< global L2 norm; 0: off
+  LossScalerSettings scaler;            ///< used with fp16 stores only
 };
 
 /// What one step did; the same on every rank.
@@ -39,13 +40,13 @@ class Trainer {
   Trainer(Store& store, TrainerSettings settings);
 
   double loss_scale() const;
-  /// prepare() and finish().
-  StepRecord step(std::optional<double> lr = {});
+  /// prepare() and finish(). `position` is where the schedule stands, in its own unit (samples);
+  /// none: updates made.
+  StepRecord step(std::optional<int64_t> position = {});
   /// Sums the gradients over the ranks; prepare() does it unless it has been done.
   void reduce();
   /// The first half: reduce(), and the norm. False if it is not finite: finish() will skip.
-  /// `lr` takes the place of the schedule's rate.
-  bool prepare(std::optional<double> lr = {});
+  bool prepare(std::optional<int64_t> position = {});
   /// The second half: the update or the skip. `hold` skips although the gradients are
   /// finite (the other model of a pair overflowed); the scaler takes no notice of that.
   StepRecord finish(bool hold = false);
@@ -62,18 +63,21 @@ class Trainer {
   };
   State state() const { return {steps_, applied_, scaler_.state()}; }
   void restore(const State& state);
-  AdamW& optimizer() { return optimizer_; }
+  Optimizer& optimizer() { return *optimizer_; }
+  void set_schedule(const Schedule& schedule) { settings_.schedule = schedule; }
 
  private:
   bool scaled() const { return store_.settings().dtype == at::kHalf; }
   void skip();
+  UpdateRates rates(int64_t position) const;
 
   Store& store_;
   TrainerSettings settings_;
-  AdamW optimizer_;
+  std::unique_ptr<Optimizer> optimizer_;
   LossScaler scaler_;
   std::vector<OptimizerShard> shards_;  ///< between prepare() and finish()
   StepRecord record_;                   ///< of that step
+  UpdateRates rates_;                   ///< of that step
   bool reduced_ = false;                ///< reduce() was called for the next step
   int64_t steps_ = 0;
   int64_t applied_ = 0;

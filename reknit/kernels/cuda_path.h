@@ -3,12 +3,12 @@
 // Without CUDA no_cuda_kernels.cpp stands in.
 #pragma once
 
-#include "reknit/kernels/adam_step.h"
 #include "reknit/kernels/dropout_rule.h"
 #include "reknit/kernels/heads.h"
 #include "reknit/kernels/lm_head.h"
 #include "reknit/kernels/ops.h"
 #include "reknit/kernels/update.h"
+#include "reknit/kernels/update_rules.h"
 
 #include <optional>
 
@@ -66,10 +66,12 @@ void drop_rows(at::ScalarType dtype, const kernels::DropoutRule& rule,
                const kernels::DropoutRows& rows, const at::Tensor& like);
 
 void accumulate(const at::Tensor& dst, const at::Tensor& src);
-at::Tensor sum_squares(const at::Tensor& flat);
-/// `weight` is undefined where it is the master itself.
-void adam_update(const AdamState& state, const at::Tensor& grad, const at::Tensor& grad_scale,
-                 const at::Tensor& weight, const kernels::AdamConstants& constants,
-                 const std::vector<kernels::AdamRange>& ranges);
+at::Tensor sum_squares(const at::Tensor& flat, const std::vector<UpdateRange>& ranges);
+/// The shard's `weight` is undefined where there is none to be written; `arrays` are its
+/// pointers.
+void flat_update(kernels::UpdateRule rule, const FlatShard& shard,
+                 const kernels::RuleArrays& arrays, const at::Tensor& scales,
+                 const kernels::RuleConstants& constants,
+                 const std::vector<kernels::RuleRange>& ranges);
 
 }  // namespace reknit::ops::cuda

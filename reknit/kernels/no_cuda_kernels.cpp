@@ -74,11 +74,12 @@ void drop_rows(at::ScalarType, const kernels::DropoutRule&, const kernels::Dropo
 void accumulate(const at::Tensor&, const at::Tensor&) {
   absent();
 }
-at::Tensor sum_squares(const at::Tensor&) {
+at::Tensor sum_squares(const at::Tensor&, const std::vector<UpdateRange>&) {
   absent();
 }
-void adam_update(const AdamState&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                 const kernels::AdamConstants&, const std::vector<kernels::AdamRange>&) {
+void flat_update(kernels::UpdateRule, const FlatShard&, const kernels::RuleArrays&,
+                 const at::Tensor&, const kernels::RuleConstants&,
+                 const std::vector<kernels::RuleRange>&) {
   absent();
 }
 

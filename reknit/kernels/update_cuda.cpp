@@ -1,7 +1,7 @@
 // Optimizer and reduction kernels on CUDA: tensors to launchers.
-#include "reknit/kernels/adam.h"
 #include "reknit/kernels/cuda_args.h"
 #include "reknit/kernels/cuda_path.h"
+#include "reknit/kernels/flat_update.h"
 
 namespace reknit::ops::cuda {
 
@@ -10,28 +10,30 @@ void accumulate(const at::Tensor& dst, const at::Tensor& src) {
                       src.const_data_ptr(), dst.numel(), stream_of(dst));
 }
 
-at::Tensor sum_squares(const at::Tensor& flat) {
+at::Tensor sum_squares(const at::Tensor& flat, const std::vector<UpdateRange>& ranges) {
+  std::vector<kernels::Part> parts;
+  for (const UpdateRange& range : ranges) {
+    parts.push_back({range.begin, range.end});
+  }
   const auto options = flat.options().dtype(at::kDouble);
-  at::Tensor sum = at::empty({1}, options);
-  const at::Tensor partials = at::empty({kernels::kSumSquaresPartials}, options);
-  kernels::sum_squares(flat.const_data_ptr<float>(), flat.numel(), sum.mutable_data_ptr<double>(),
+  const auto count = static_cast<int64_t>(parts.size());
+  at::Tensor sums = at::empty({count}, options);
+  const at::Tensor partials = at::empty(
+      {std::min<int64_t>(count, kernels::kMaxParts) * kernels::kSumSquaresPartials}, options);
+  kernels::sum_squares(flat.const_data_ptr<float>(), parts, sums.mutable_data_ptr<double>(),
                        partials.mutable_data_ptr<double>(), stream_of(flat));
-  return sum;
+  return sums;
 }
 
-void adam_update(const AdamState& state, const at::Tensor& grad, const at::Tensor& grad_scale,
-                 const at::Tensor& weight, const kernels::AdamConstants& constants,
-                 const std::vector<kernels::AdamRange>& ranges) {
-  kernels::AdamTensors tensors;
-  tensors.master = state.master.mutable_data_ptr<float>();
-  tensors.exp_avg = state.exp_avg.mutable_data_ptr<float>();
-  tensors.exp_avg_sq = state.exp_avg_sq.mutable_data_ptr<float>();
-  tensors.grad = grad.const_data_ptr<float>();
-  tensors.grad_scale = grad_scale.const_data_ptr<float>();
-  tensors.weight = weight.defined() ? weight.mutable_data_ptr() : nullptr;
-  kernels::adam_update(
-      weight.defined() ? element_of(weight.scalar_type()) : kernels::Element::kFp32, tensors,
-      constants, ranges, stream_of(state.master));
+void flat_update(kernels::UpdateRule rule, const FlatShard& shard,
+                 const kernels::RuleArrays& arrays, const at::Tensor& scales,
+                 const kernels::RuleConstants& constants,
+                 const std::vector<kernels::RuleRange>& ranges) {
+  const at::Tensor& weight = shard.weight;
+  kernels::flat_update(
+      rule, arrays, weight.defined() ? element_of(weight.scalar_type()) : kernels::Element::kFp32,
+      mutable_or_null(weight), scales.const_data_ptr<float>(), constants, ranges,
+      stream_of(shard.master));
 }
 
 }  // namespace reknit::ops::cuda

@@ -13,13 +13,13 @@ bool LossScaler::update(bool overflow) {
     return true;
   }
   if (overflow) {
-    const bool at_floor = scale_ <= settings_.minimum;
+    last_overflow_ = step;
     if (hysteresis_ > 1) {
       --hysteresis_;
-    } else {
-      scale_ = std::max(scale_ / 2, settings_.minimum);
+      return true;
     }
-    last_overflow_ = step;
+    const bool at_floor = scale_ <= settings_.minimum;
+    scale_ = std::max(scale_ / 2, settings_.minimum);
     return !at_floor;
   }
   if (settings_.consecutive_hysteresis) {
@@ -34,7 +34,9 @@ bool LossScaler::update(bool overflow) {
 }
 
 void LossScaler::restore(const State& state) {
-  scale_ = state.scale;
+  if (settings_.dynamic) {
+    scale_ = state.scale;
+  }
   step_ = state.step;
   last_overflow_ = state.last_overflow;
   hysteresis_ = state.hysteresis;

@@ -22,7 +22,7 @@ class LossScaler {
   explicit LossScaler(LossScalerSettings settings);
 
   double scale() const { return scale_; }
-  /// Takes note of one step. An overflow that finds the scale at its minimum returns
+  /// Takes note of one step. An overflow that would halve a scale at its minimum returns
   /// false: the run cannot go on.
   [[nodiscard]] bool update(bool overflow);
 
@@ -34,6 +34,7 @@ class LossScaler {
     int hysteresis = 1;
   };
   State state() const { return {scale_, step_, last_overflow_, hysteresis_}; }
+  /// A fixed scale stays that of the settings.
   void restore(const State& state);
 
  private:

@@ -105,6 +105,10 @@ TEST_F(PpoFlags, NoLearningRateAnywhereIsAnError) {
   const PpoOptions o = parse({"--config", path("ds.json")}, false);
   EXPECT_EQ(o.actor.reading.config.optimizer.lr, 2e-5);
   EXPECT_EQ(o.critic.reading.config.optimizer.betas[1], 0.95);
+  // The betas of PPO are Adam's.
+  write("sgd.json", R"({"optimizer": {"type": "SGD", "params": {"lr": 2e-5}}})");
+  EXPECT_EQ(parse({"--config", path("sgd.json")}, false).actor.reading.config.optimizer.type,
+            "sgd");
 }
 
 TEST_F(PpoFlags, FlagAndConfigThatDifferAreAnErrorWithBothValues) {

@@ -110,14 +110,14 @@ TEST_F(PretrainFlags, ScheduleAndBatchFollowMegatronsRules) {
   const PretrainOptions o = parse(
       {"--global-batch-size", "7", "--min-lr", "1e-4", "--lr-warmup-iters", "2", "--ranks", "2"});
   EXPECT_EQ(batch_plan(o).at(0), 7);
-  const SampleSchedule schedule = sample_schedule(o, 10).value();
-  EXPECT_EQ(schedule.style, DecayStyle::kLinear);
+  const Schedule schedule = sample_schedule(o, 10).value();
+  EXPECT_EQ(schedule.kind, ScheduleKind::kMegatronLinear);
   EXPECT_EQ(schedule.warmup, 14);
-  EXPECT_EQ(schedule.end, 70);
-  EXPECT_EQ(schedule.at(0), 0.0);
-  EXPECT_DOUBLE_EQ(schedule.at(7), 5e-4);
-  EXPECT_DOUBLE_EQ(schedule.at(42), 1e-4 + 9e-4 * 0.5);
-  EXPECT_EQ(schedule.at(71), 1e-4);
+  EXPECT_EQ(schedule.total, 70);
+  EXPECT_EQ(schedule.at(0, 1e-3), 0.0);
+  EXPECT_DOUBLE_EQ(schedule.at(7, 1e-3), 5e-4);
+  EXPECT_DOUBLE_EQ(schedule.at(42, 1e-3), 1e-4 + 9e-4 * 0.5);
+  EXPECT_EQ(schedule.at(71, 1e-3), 1e-4);
   EXPECT_EQ(parse({"--lr-decay-style", "cosine", "--lr-warmup-fraction", "0.2"}).decay.style,
             "cosine");
 }

@@ -284,18 +284,57 @@ TEST(DeepSpeedConfig, WhatDeepSpeedChatWritesIsAccepted) {
 TEST(DeepSpeedConfig, SchedulesTakeOnlyTheirOwnParameters) {
   EXPECT_THAT(errors(R"({"scheduler":{"type":"WarmupLR","params":{"cos_min_ratio":0.1}}})"),
               HasSubstr("WarmupLR has no such parameter"));
-  EXPECT_THAT(errors(R"({"scheduler":{"type":"OneCycle","params":{"cycle_min_lr":1}}})"),
-              testing::AllOf(HasSubstr("must be one of WarmupLR|WarmupDecayLR|WarmupCosineLR"),
-                             HasSubstr("cycle_min_lr = 1: is not supported")));
-  EXPECT_THAT(errors(R"({"scheduler":{"type":"cosine"}})"),
-              HasSubstr("must be one of WarmupLR|WarmupDecayLR"));
+  EXPECT_THAT(
+      errors(R"({"scheduler":{"type":"OneCycle","params":{"warmup_num_steps":1}}})"),
+      testing::AllOf(HasSubstr("OneCycle has no such parameter"),
+                     HasSubstr("cycle_min_lr: is missing"), HasSubstr("cycle_max_lr: is missing")));
+  EXPECT_THAT(errors(R"({"scheduler":{"type":"WarmupRL"}})"),
+              testing::AllOf(HasSubstr("must be one of WarmupLR|WarmupDecayLR"),
+                             HasSubstr("did you mean WarmupLR?")));
   EXPECT_EQ(
       read(R"({"scheduler":{"type":"WarmupDecayLR","params":{}}})").config.scheduler.warmup_max_lr,
       1e-3);
+  const std::string cycle =
+      R"({"optimizer":{"type":"SGD"},"scheduler":{"type":"onecycle","params":{"cycle_min_lr":1,)"
+      R"("cycle_max_lr":2}}})";
+  EXPECT_EQ(errors(cycle), "valid");
+  EXPECT_THAT(notes(cycle), HasSubstr("has no effect with sgd"));
 }
 
-TEST(DeepSpeedConfig, OptimizersThatAreNotBuiltAreNamed) {
-  EXPECT_THAT(errors(R"({"optimizer":{"type":"Lamb"}})"), HasSubstr("must be one of Adam|AdamW"));
+TEST(DeepSpeedConfig, EveryOptimizerOfOursIsReadInAnyCase) {
+  for (const char* type : {"Adam", "AdamW", "Adagrad", "Lamb", "LION", "sgd", "muon"}) {
+    EXPECT_EQ(errors(str(R"({"optimizer":{"type":")", type,
+                         R"(","params":{"lr":1,"weight_decay":0.1}}})")),
+              "valid")
+        << type;
+  }
+  const OptimizerConfig muon = read(R"({"optimizer":{"type":"Muon"}})").config.optimizer;
+  EXPECT_EQ(muon.momentum, 0.95);
+  EXPECT_EQ(muon.nesterov, true);
+  EXPECT_EQ(muon.eps, 1e-10);
+  EXPECT_EQ(muon.betas, (std::vector<double>{0.9, 0.95}));
+  const OptimizerConfig lion = read(R"({"optimizer":{"type":"Lion"}})").config.optimizer;
+  EXPECT_EQ(lion.betas, (std::vector<double>{0.9, 0.99}));
+  const OptimizerConfig sgd =
+      read(R"({"optimizer":{"type":"SGD","params":{"momentum":0.5,"nesterov":true}}})")
+          .config.optimizer;
+  EXPECT_EQ(sgd.momentum, 0.5);
+  EXPECT_EQ(sgd.nesterov, true);
+}
+
+TEST(DeepSpeedConfig, OptimizersAndParametersThatAreNotBuiltAreRefusedWithAReason) {
+  EXPECT_THAT(
+      errors(R"({"optimizer":{"type":"Lamd"}})"),
+      testing::AllOf(HasSubstr("must be one of Adam|AdamW"), HasSubstr("did you mean Lamb")));
+  EXPECT_THAT(errors(R"({"optimizer":{"type":"OneBitAdam"}})"), HasSubstr("one bit"));
+  EXPECT_THAT(errors(R"({"optimizer":{"type":"ZeroOneAdam"}})"), HasSubstr("one bit"));
+  EXPECT_THAT(errors(R"({"optimizer":{"type":"MuSGD"}})"), HasSubstr("without Mu"));
+  EXPECT_THAT(errors(R"({"optimizer":{"type":"Lion","params":{"momentum":0.9}}})"),
+              HasSubstr("lion has no such parameter"));
+  EXPECT_THAT(errors(R"({"optimizer":{"type":"SGD","params":{"nesterov":true}}})"),
+              HasSubstr("needs a momentum"));
+  EXPECT_THAT(errors(R"({"optimizer":{"type":"Lamb","params":{"min_coeff":11}}})"),
+              HasSubstr("above max_coeff"));
   EXPECT_THAT(errors(R"({"optimizer":{"type":"AdamW","params":{"betas":[0.9,1.0]}}})"),
               HasSubstr("below 1"));
   EXPECT_THAT(errors(R"({"optimizer":{"params":{"lr":1e-3}}})"), HasSubstr("no optimizer.type"));

@@ -66,7 +66,7 @@ std::vector<std::vector<double>> losses(const FaultPlan& faults) {
   std::vector<std::vector<double>> all(kWorld);
   const auto body = [&](std::shared_ptr<Communicator> comm) {
     RankModel rank(golden_folder("models") / "opt-125m", comm, {.poison_released = true});
-    Trainer trainer(rank.model->store, {.lr = 1e-2, .schedule = {}, .adam = {}, .scaler = {}});
+    Trainer trainer(rank.model->store, {.lr = 1e-2, .schedule = {}, .optimizer = {}, .scaler = {}});
     for (int step = 0; step < kSteps; ++step) {
       all[comm->rank()].push_back(train_pass(*rank.model));
       trainer.step();

@@ -70,7 +70,7 @@ Phases generate_train_generate(int world, const RankModelSettings& placement, Ga
   on_ranks(world, [&](std::shared_ptr<Communicator> comm) {
     RankModel rank(golden_folder("models") / "bloom-4-heads", comm, placement);
     Hybrid hybrid(rank.model->decoder, rank.model->store, {.mode = mode});
-    Trainer trainer(rank.model->store, {.lr = 1e-2, .schedule = {}, .adam = {}, .scaler = {}});
+    Trainer trainer(rank.model->store, {.lr = 1e-2, .schedule = {}, .optimizer = {}, .scaler = {}});
     Phases mine;
     for (int phase = 0; phase < 2; ++phase) {
       auto& answers = mine.emplace_back();
@@ -109,7 +109,7 @@ TEST(Hybrid, GenerationLeavesTheShardsAloneSpeaksLikeTheForwardAndFollowsTheStep
         RankModel rank(golden_folder("models") / name, comm, {});
         Store& store = rank.model->store;
         Hybrid hybrid(rank.model->decoder, store, {.mode = mode});
-        Trainer trainer(store, {.lr = 1e-2, .schedule = {}, .adam = {}, .scaler = {}});
+        Trainer trainer(store, {.lr = 1e-2, .schedule = {}, .optimizer = {}, .scaler = {}});
         const auto shards_now = [&] {
           std::vector<at::Tensor> copies;
           for (const OptimizerShard& shard : store.shards()) {

@@ -103,11 +103,10 @@ struct Rank {
                    .trainer = {.lr = 1e-2}};
     settings.documents = setup.documents;
     settings.batch = {.global = kGlobalBatch};
-    settings.schedule = SampleSchedule{.style = DecayStyle::kCosine,
-                                       .max_lr = 1e-2,
-                                       .min_lr = 1e-3,
-                                       .warmup = 2 * kGlobalBatch,
-                                       .end = 6 * kGlobalBatch};
+    settings.schedule = Schedule{.kind = ScheduleKind::kMegatronCosine,
+                                 .warmup = 2 * kGlobalBatch,
+                                 .total = 6 * kGlobalBatch,
+                                 .min_lr = 1e-3};
     pretrain = std::make_unique<Pretrain>(*model, settings, std::move(train));
   }
 };

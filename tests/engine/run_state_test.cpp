@@ -136,7 +136,7 @@ std::pair<Content, Content> train(const RunPlace& place, const std::string& from
     }
     const auto collect = [&](Pieces& pieces) {
       const std::lock_guard lock(mutex);
-      AdamW& optimizer = rank.trainer().optimizer();
+      const Optimizer& optimizer = rank.trainer().optimizer();
       for (const auto& [name, tensor] : shard_tensors(rank.store(), {&optimizer}, true)) {
         pieces.add(name, tensor.cpu().clone());
       }

@@ -42,9 +42,10 @@ PpoSettings settings_of(const Case& c, int64_t eos) {
   for (TrainerSettings* trainer : {&settings.actor, &settings.critic}) {
     trainer->lr = 2e-3;
     trainer->schedule = {.kind = ScheduleKind::kConstantWithWarmup, .warmup = 2};
-    trainer->adam.weight_decay = 0.1;
+    auto& adam = std::get<AdamSettings>(trainer->optimizer.kind);
+    adam.weight_decay = 0.1;
     // Rounding noise of gradients that are zero in theory stays noise, on any processor.
-    trainer->adam.eps = 1e-6;
+    adam.eps = 1e-6;
   }
   return settings;
 }
@@ -138,17 +139,18 @@ Replay run_case(const Case& c, int64_t eos, const std::filesystem::path& folder,
                  IfPresent::kRefuse);
   });
   const PpoSettings settings = settings_of(c, eos);
-  const Json json{{"model", folder.string()},
-                  {"settings",
-                   {{"rules", c.rules == PpoRules::kStrict ? "strict" : "deepspeed-chat"},
-                    {"eos", eos},
-                    {"max_new_tokens", settings.sampling.max_new_tokens},
-                    {"ppo_epochs", settings.ppo_epochs},
-                    {"lr", settings.actor.lr},
-                    {"eps", settings.actor.adam.eps},
-                    {"warmup", settings.actor.schedule.warmup},
-                    {"weight_decay", settings.actor.adam.weight_decay}}},
-                  {"steps", run.steps}};
+  const Json json{
+      {"model", folder.string()},
+      {"settings",
+       {{"rules", c.rules == PpoRules::kStrict ? "strict" : "deepspeed-chat"},
+        {"eos", eos},
+        {"max_new_tokens", settings.sampling.max_new_tokens},
+        {"ppo_epochs", settings.ppo_epochs},
+        {"lr", settings.actor.lr},
+        {"eps", std::get<AdamSettings>(settings.actor.optimizer.kind).eps},
+        {"warmup", settings.actor.schedule.warmup},
+        {"weight_decay", std::get<AdamSettings>(settings.actor.optimizer.kind).weight_decay}}},
+      {"steps", run.steps}};
   std::ofstream(out / "run.json") << json;
   return run;
 }

@@ -77,7 +77,7 @@ class Reference {
   };
 
   void update(Param& param, double clip) const {
-    const AdamWSettings& adam = settings_.adam;
+    const auto& adam = std::get<AdamSettings>(settings_.optimizer.kind);
     const at::Tensor grad = param.grad * clip;
     param.m = param.m * adam.beta1 + grad * (1 - adam.beta1);
     param.v = param.v * adam.beta2 + grad * grad * (1 - adam.beta2);

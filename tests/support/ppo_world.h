@@ -56,13 +56,13 @@ inline PpoSettings tiny_ppo() {
   settings.actor = {.name = "actor",
                     .lr = 1e-3,
                     .schedule = {},
-                    .adam = {.beta2 = 0.95},
+                    .optimizer = {.kind = AdamSettings{.beta2 = 0.95}},
                     .clip = 1.0,
                     .scaler = {}};
   settings.critic = {.name = "critic",
                      .lr = 1e-3,
                      .schedule = {},
-                     .adam = {.beta2 = 0.95},
+                     .optimizer = {.kind = AdamSettings{.beta2 = 0.95}},
                      .clip = 1.0,
                      .scaler = {}};
   return settings;

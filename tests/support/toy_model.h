@@ -60,7 +60,7 @@ struct ToyRun {
   TrainerSettings trainer{.name = "toy",
                           .lr = 0.05,
                           .schedule = {},
-                          .adam = {.weight_decay = 0.1},
+                          .optimizer = {.kind = AdamSettings{.weight_decay = 0.1}},
                           .clip = 1.0,
                           .scaler = {}};
 };
@@ -155,7 +155,7 @@ inline std::vector<at::Tensor> toy_reference(const ToyModel& model, int world, c
           {weight, at::zeros_like(weight), at::zeros_like(weight), model.groups[g][p]});
     }
   }
-  const AdamWSettings& adam = run.trainer.adam;
+  const auto& adam = std::get<AdamSettings>(run.trainer.optimizer.kind);
   for (int step = 0; step < run.steps; ++step) {
     std::vector<at::Tensor> grads;
     double squares = 0;

@@ -41,13 +41,14 @@ class ToyRank {
  public:
   static constexpr int kPieces = 12;  ///< of the global batch: divisible by 1, 2, 3, 4
 
-  ToyRank(const ToyModel& model, const RunPlace& place, std::shared_ptr<Communicator> comm,
-          const TrainerSettings& settings = {.name = "toy",
-                                             .lr = 0.05,
-                                             .schedule = {},
-                                             .adam = {.weight_decay = 0.1},
-                                             .clip = 1.0,
-                                             .scaler = {.initial = 64, .window = 2}})
+  ToyRank(
+      const ToyModel& model, const RunPlace& place, std::shared_ptr<Communicator> comm,
+      const TrainerSettings& settings = {.name = "toy",
+                                         .lr = 0.05,
+                                         .schedule = {},
+                                         .optimizer = {.kind = AdamSettings{.weight_decay = 0.1}},
+                                         .clip = 1.0,
+                                         .scaler = {.initial = 64, .window = 2}})
       : model_(model),
         pool_(rank_memory),
         store_({.name = "toy",
