@@ -171,7 +171,7 @@ std::vector<std::string> describe(const ConfigReading& reading, const RunShape& 
   if (reading.batch.global > 0) {
     const BatchSizes& b = reading.batch;
     lines.push_back(str("batch: ", b.global, " sequences a step = ", b.micro, " a rank x ",
-                        b.accumulation, " micro-steps x ", b.ranks, " ranks"));
+                        b.accumulation, " micro-batches x ", b.ranks, " ranks"));
   }
   std::string precision = to_string(c.precision());
   if (c.fp16.enabled) {
@@ -189,7 +189,8 @@ std::vector<std::string> describe(const ConfigReading& reading, const RunShape& 
                       c.zero.mics_shard_size > 0 ? c.zero.mics_shard_size : shape.ranks, " ranks"));
   if (c.zero.stage == 3) {
     lines.push_back(str("parameters under ", c.zero.persistence_threshold, " elements stay whole; ",
-                        c.zero.prefetch_bucket_size, " elements are gathered ahead"));
+                        c.zero.prefetch_bucket_size > 0 ? "the next group" : "nothing",
+                        " is gathered ahead"));
   }
   lines.push_back(c.gradient_clipping > 0
                       ? str("gradients are clipped at a global norm of ", c.gradient_clipping)

@@ -1,6 +1,6 @@
 #include "apps/monitor.h"
 
-#include "reknit/base/error.h"
+#include "reknit/base/write_error.h"
 
 #include <unistd.h>
 #include <algorithm>
@@ -39,7 +39,7 @@ File append_to(const std::string& path) {
 
 void put(std::FILE* file, const std::string& path, const std::string& bytes) {
   if (std::fwrite(bytes.data(), 1, bytes.size(), file) != bytes.size() || std::fflush(file) != 0) {
-    throw InputError(str("cannot write ", path), "make room on its disk");
+    throw WriteError(str("cannot write ", path), "make room on its disk");
   }
 }
 

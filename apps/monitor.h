@@ -19,7 +19,7 @@ using Scalars = std::vector<std::pair<std::string, double>>;
 class Monitor {
  public:
   virtual ~Monitor() = default;
-  /// InputError if the disk is full or fails.
+  /// WriteError if the disk is full or fails.
   virtual void write(int64_t step, const Scalars& scalars) = 0;
 };
 

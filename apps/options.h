@@ -82,7 +82,7 @@ struct PpoOptions : TrainOptions {
   std::string tokenizer_dir;
 
   int64_t generation_batch = 0;  ///< prompts a rank and generation
-  int64_t training_batch = 0;    ///< sequences a rank and micro-step
+  int64_t training_batch = 0;    ///< sequences of a rank's micro-batch
   int64_t generation_batches = 1;
   std::optional<int64_t> global_batch;  ///< prompts a step over all ranks, in one update
   int64_t ppo_epochs = 1;

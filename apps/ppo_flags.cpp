@@ -2,11 +2,13 @@
 
 #include "apps/model_settings.h"
 #include "apps/validators.h"
+#include "reknit/config/json_text.h"
 
 #include <algorithm>
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <tuple>
 
 namespace reknit {
 namespace {
@@ -180,12 +182,12 @@ void add_one_model(CLI::App& app, const std::string& name, ModelSettings& model)
 void add_training(CLI::App& app, Parsed& p) {
   const std::string group = "Training";
   app.add_option("--training-batch", p.training_batch,
-                 "Sequences a rank and micro-step (default: --batch, the config's, else 16)")
+                 "Sequences of a rank's micro-batch (default: --batch, the config's, else 16)")
       ->check(at_least(1))
       ->type_name("B")
       ->group(group);
   app.add_option("--gradient-accumulation-steps", p.options.gradient_accumulation_steps,
-                 "Micro-steps before each update")
+                 "Micro-batches before each update")
       ->check(at_least(1))
       ->type_name("N")
       ->group(group);
@@ -268,13 +270,35 @@ SettingsRequest request_for(const std::string& name, const ModelSettings& model,
   return request;
 }
 
+// Both models train on the same answers: the actor's batch sizes are the run's.
+void check_critic_batch(const PpoOptions& o) {
+  if (o.critic.config_file.empty()) {
+    return;
+  }
+  const nlohmann::json own = read_json_file(o.critic.config_file);
+  const BatchSizes& actor = o.actor.reading.batch;
+  const BatchSizes& critic = o.critic.reading.batch;
+  for (const auto& [key, ours, its] :
+       {std::tuple{"train_batch_size", actor.global, critic.global},
+        {"train_micro_batch_size_per_gpu", actor.micro, critic.micro},
+        {"gradient_accumulation_steps", actor.accumulation, critic.accumulation}}) {
+    if (own.contains(key) && own.at(key).is_number() && ours != its) {
+      throw UsageError(str("--critic-config: ", key, " = ", its, ", and the actor's is ", ours),
+                       "both models train on the same batches: leave the key out, or give the "
+                       "actor's value");
+    }
+  }
+}
+
 void choose_schedule(Parsed& p) {
   PpoOptions& o = p.options;
-  const std::string configured = o.actor.reading.config.scheduler.type;
-  if (!p.lr_scheduler.empty() && !configured.empty()) {
-    throw UsageError(str("--lr-scheduler-type ", p.lr_scheduler,
-                         " contradicts scheduler.type = ", configured, " of the config"),
-                     "give the schedule in one place");
+  for (const auto& [name, model] : {std::pair{"actor", &o.actor}, {"critic", &o.critic}}) {
+    const std::string& configured = model->reading.config.scheduler.type;
+    if (!p.lr_scheduler.empty() && !configured.empty()) {
+      throw UsageError(str("--lr-scheduler-type ", p.lr_scheduler, " contradicts scheduler.type = ",
+                           configured, " of the ", name, "'s config"),
+                       "give the schedule in one place");
+    }
   }
   static const std::map<std::string, LrScheduler> types = {
       {"", LrScheduler::kConstant},
@@ -307,6 +331,7 @@ void finish(Parsed& p) {
   resolve_model_settings(o, request_for("critic", o.critic, p), o.critic);
   o.training_batch = o.actor.reading.batch.micro;
   o.generation_batch = p.generation_batch.value_or(o.batch.value_or(o.training_batch));
+  check_critic_batch(o);
   choose_schedule(p);
 }
 

@@ -10,6 +10,7 @@
 #include <ctime>
 #include <fstream>
 #include <new>
+#include <string_view>
 
 namespace reknit {
 namespace {
@@ -57,6 +58,21 @@ const char* help_for(ExitCode code) {
   }
 }
 
+// For what libtorch says of memory and devices that have failed; null for the rest.
+const char* help_for_device(const c10::Error& error) {
+  const bool host_memory =
+      std::string_view(error.what_without_backtrace()).find("DefaultCPUAllocator: ") !=
+      std::string_view::npos;
+  if (host_memory || dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) {
+    return "use a smaller model, batch or length, or more ranks to shard over";
+  }
+  if (dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr) {
+    return "look at the device (nvidia-smi, dmesg) and start again; --resume auto goes on from a "
+           "checkpoint";
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 int report_error(const std::exception& error) noexcept {
@@ -71,6 +87,9 @@ int report_error(const std::exception& error) noexcept {
                     ExitCode::kRank);
     }
     if (const auto* torch = dynamic_cast<const c10::Error*>(&error)) {
+      if (const char* help = help_for_device(*torch)) {
+        return report(torch->what_without_backtrace(), help, ExitCode::kRank);
+      }
       return report(torch->what_without_backtrace(), kBugHelp, ExitCode::kBug);
     }
     if (ours == nullptr) {

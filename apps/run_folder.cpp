@@ -2,6 +2,7 @@
 
 #include "reknit/base/atomic_file.h"
 #include "reknit/base/log.h"
+#include "reknit/base/write_error.h"
 
 #include <cstring>
 #include <filesystem>
@@ -34,6 +35,10 @@ RunFolder::RunFolder(std::string path, bool overwrite) : path_(std::move(path)) 
   if (overwrite) {
     require_run_folder(path_);
     fs::remove_all(path_, error);
+    if (error) {
+      throw UsageError(str("cannot empty the run folder ", path_, ": ", error.message()),
+                       "name a folder whose content can be removed");
+    }
   }
   fs::create_directories(path_, error);
   if (error) {
@@ -83,7 +88,7 @@ void RunFolder::append(std::FILE*& open, const std::string& name, const std::str
                        std::fwrite(lines.data(), 1, lines.size(), open) == lines.size() &&
                        std::fflush(open) == 0;
   if (!written) {
-    throw InputError(str("cannot write ", file(name), ": ", std::strerror(errno)),
+    throw WriteError(str("cannot write ", file(name), ": ", std::strerror(errno)),
                      "make room on its disk, then go on from the last checkpoint with --resume "
                      "auto");
   }

@@ -2,11 +2,10 @@
 #include "apps/commands.h"
 #include "apps/progress.h"
 #include "apps/session.h"
+#include "reknit/engine/parts.h"
 
 #include <ATen/ATen.h>
 #include <nlohmann/json.hpp>
-
-#include <iostream>
 
 namespace reknit {
 namespace {
@@ -31,15 +30,6 @@ std::vector<Row> read_prompts(const GenerateOptions& options) {
   return read_rows({options.prompts.begin(), options.prompts.end()});
 }
 
-std::vector<int64_t> prompt_tokens(const Row& row, const std::optional<Tokenizer>& tokenizer) {
-  for (const auto& field : {row.prompt, row.text, row.tokens, row.messages}) {
-    if (field) {
-      return field_tokens(row, *field, tokenizer);
-    }
-  }
-  row.fail("has no prompt");
-}
-
 std::string result_line(const Job& job, size_t index, const Generation& answer) {
   nlohmann::ordered_json line;
   if (job.tokenizer) {
@@ -57,14 +47,13 @@ std::string result_line(const Job& job, size_t index, const Generation& answer) 
 
 SamplingSettings sampling_settings(const Job& job, const ModelSpec& spec) {
   const GenerateOptions& o = job.options;
-  const auto eos = job.tokenizer ? job.tokenizer->eos() : std::nullopt;
   return {.max_new_tokens = o.max_new_tokens,
           .min_new_tokens = o.min_new_tokens,
           .temperature = o.sampling.temperature,
           .top_k = o.sampling.top_k,
           .top_p = o.sampling.top_p,
           .seed = static_cast<uint64_t>(o.seed),
-          .eos = spec.eos >= 0 ? spec.eos : eos.value_or(-1),
+          .eos = end_token(spec, job.tokenizer),
           .vocab = spec.vocab};
 }
 
@@ -78,8 +67,8 @@ std::string run_rank(const Job& job, RankEnvironment& environment) {
   pool.seal();
   load_model(*model, job.folder, ValueHead::kNone, 0);
   const auto count = static_cast<int64_t>(job.prompts.size());
-  const int64_t begin = count * world.rank() / world.size();
-  const int64_t end = count * (world.rank() + 1) / world.size();
+  const int64_t begin = part_begin(count, world.rank(), world.size());
+  const int64_t end = part_begin(count, world.rank() + 1, world.size());
   std::vector<GenerationRequest> requests;
   for (int64_t i = begin; i < end; ++i) {
     requests.push_back({job.prompts[i], static_cast<uint64_t>(i)});
@@ -92,7 +81,7 @@ std::string run_rank(const Job& job, RankEnvironment& environment) {
   }
   const TokenSink sink = [&](size_t, int64_t token) {
     if (decoder) {
-      std::cout << decoder->add(token) << std::flush;
+      print_result(decoder->add(token));
     }
   };
   Hybrid hybrid(model->decoder, model->store, hybrid_settings(job.options.settings));
@@ -101,7 +90,7 @@ std::string run_rank(const Job& job, RankEnvironment& environment) {
                                       sampling_settings(job, model->decoder.spec()), sink);
   if (streams) {
     if (!requests.empty()) {
-      std::cout << decoder->finish() << std::endl;
+      print_result(decoder->finish() + "\n");
     }
     return "";
   }

@@ -1,6 +1,7 @@
 // reknit init: a Hugging Face folder with random weights from a config.json.
 #include "apps/commands.h"
 #include "apps/progress.h"
+#include "reknit/checkpoint/hf_config.h"
 #include "reknit/checkpoint/hf_folder.h"
 #include "reknit/checkpoint/json_text.h"
 #include "reknit/models/decoder.h"
@@ -24,12 +25,6 @@ struct Plan {
   std::map<std::string, std::pair<NamePiece, ParamSpec>> sources;
 };
 
-at::ScalarType scalar_type(Precision precision) {
-  return precision == Precision::kBf16   ? at::kBFloat16
-         : precision == Precision::kFp16 ? at::kHalf
-                                         : at::kFloat;
-}
-
 Plan plan_tensors(const ModelSpec& spec, at::ScalarType dtype) {
   const std::vector<GroupSpec> groups = Decoder(spec).groups();
   Plan plan;
@@ -44,31 +39,17 @@ Plan plan_tensors(const ModelSpec& spec, at::ScalarType dtype) {
   return plan;
 }
 
-nlohmann::json written_config(nlohmann::json config, const ModelSpec& spec, Precision dtype) {
-  const std::string name = dtype == Precision::kBf16   ? "bfloat16"
-                           : dtype == Precision::kFp16 ? "float16"
-                                                       : "float32";
-  config.erase("dtype");
-  config["torch_dtype"] = name;  // read by transformers 4 and 5
-  config["architectures"] = {hf_architecture(spec)};
-  if (spec.value_head) {
-    config["num_labels"] = 1;
-    config.erase("id2label");
-    config.erase("label2id");
-  }
-  return config;
-}
-
 }  // namespace
 
 int run_init(const InitOptions& options) {
   const nlohmann::json given = read_json_object(options.config_json);
   ModelSpec spec = ModelSpec::from_hf(given);
   spec.value_head = options.value_head;
-  const Plan plan = plan_tensors(spec, scalar_type(options.dtype));
+  const at::ScalarType dtype = scalar_type(options.dtype);
+  const Plan plan = plan_tensors(spec, dtype);
   const fs::path beside = fs::absolute(options.config_json).parent_path();
   const fs::path generation = beside / "generation_config.json";
-  const nlohmann::json config = written_config(given, spec, options.dtype);
+  const nlohmann::json config = written_config(given, spec, dtype);
   const nlohmann::json generation_config =
       fs::exists(generation) ? read_json_object(generation.string()) : nlohmann::json();
 
@@ -76,7 +57,7 @@ int run_init(const InitOptions& options) {
   contents.config = &config;
   contents.generation_config = generation_config.is_null() ? nullptr : &generation_config;
   contents.tensors = plan.tensors;
-  contents.files_to_copy = tokenizer_files_in(beside.string());
+  contents.tokenizer_folder = beside.string();
   int64_t elements = 0;
   for (const TensorInfo& info : plan.tensors) {
     elements += info.numel();

@@ -1,12 +1,14 @@
 // reknit ppo: four models from their folders, the loop, the run folder.
 #include "apps/commands.h"
+#include "apps/ppo_inputs.h"
 #include "apps/ppo_monitor.h"
 #include "apps/ppo_reward.h"
 #include "apps/session.h"
 #include "apps/signals.h"
 #include "apps/train_run.h"
 #include "reknit/base/log.h"
-#include "reknit/rlhf/ppo.h"
+#include "reknit/checkpoint/run_folder.h"
+#include "reknit/rlhf/ppo_check.h"
 #include "reknit/rlhf/ppo_report.h"
 
 #include <nlohmann/json.hpp>
@@ -15,86 +17,6 @@
 
 namespace reknit {
 namespace {
-
-/// What all ranks share, read before any of them starts.
-struct Inputs {
-  HfFolder actor, critic, reference;
-  std::optional<HfFolder> reward;  ///< none: a rule or a program
-  std::optional<Tokenizer> tokenizer;
-  std::vector<std::vector<int64_t>> prompts;
-  std::vector<std::string> others;  ///< the other keys of each prompt's row
-};
-
-void check_tokens(const Inputs& inputs) {
-  if (!inputs.tokenizer) {
-    return;
-  }
-  for (const HfFolder* folder :
-       {&inputs.critic, &inputs.reference, inputs.reward ? &*inputs.reward : &inputs.critic}) {
-    const auto other = find_tokenizer("", folder->path());
-    const auto differs = other ? inputs.tokenizer->first_difference(*other) : std::nullopt;
-    if (differs) {
-      throw InputError(str(folder->path(), " and ", inputs.actor.path(), " give token ", *differs,
-                           " different meanings: \"", other->token(*differs), "\" and \"",
-                           inputs.tokenizer->token(*differs), "\""),
-                       "actor, critic, reward and reference must share their token ids");
-    }
-  }
-}
-
-void read_prompts(const PpoOptions& options, Inputs& inputs) {
-  size_t too_long = 0;
-  for (const Row& row : read_rows({options.prompts.begin(), options.prompts.end()})) {
-    const Field* field = row.prompt     ? &*row.prompt
-                         : row.messages ? &*row.messages
-                         : row.text     ? &*row.text
-                         : row.tokens   ? &*row.tokens
-                                        : nullptr;
-    if (field == nullptr) {
-      row.fail("has no prompt");
-    }
-    auto tokens = field_tokens(row, *field, inputs.tokenizer);
-    if (static_cast<int64_t>(tokens.size()) > options.max_prompt_len) {
-      ++too_long;
-    } else if (tokens.empty()) {
-      row.fail("has a prompt without tokens");
-    } else {
-      inputs.prompts.push_back(std::move(tokens));
-      inputs.others.push_back(row.other);
-    }
-  }
-  if (too_long > 0) {
-    log_info(too_long, " prompts of more than ", options.max_prompt_len, " tokens were dropped, ",
-             inputs.prompts.size(), " are left");
-  }
-  if (inputs.prompts.empty()) {
-    throw InputError(
-        str("no prompt has at most ", options.max_prompt_len, " tokens (--max-prompt-seq-len)"),
-        "raise --max-prompt-seq-len, or give shorter prompts");
-  }
-}
-
-Inputs read_inputs(const PpoOptions& o) {
-  const std::string critic = o.critic_dir.empty() ? o.actor_dir : o.critic_dir;
-  Inputs inputs{HfFolder(o.actor_dir),
-                HfFolder(critic),
-                HfFolder(o.reference_dir.empty() ? o.actor_dir : o.reference_dir),
-                std::nullopt,
-                find_tokenizer(o.tokenizer_dir, o.actor_dir),
-                {},
-                {}};
-  check_reward(o, inputs.tokenizer);
-  if (reward_name(o).empty()) {
-    inputs.reward.emplace(o.reward_dir.empty() ? critic : o.reward_dir);
-  }
-  check_tokens(inputs);
-  if (inputs.reward && !o.allow_random_reward && !has_value_head(*inputs.reward)) {
-    throw InputError(str(inputs.reward->path(), " has no value head, so it cannot be the reward"),
-                     "pass --reward with a trained reward model, or --allow-random-reward");
-  }
-  read_prompts(o, inputs);
-  return inputs;
-}
 
 int64_t global_batch(const PpoOptions& o) {
   if (o.global_batch) {
@@ -120,13 +42,13 @@ int64_t minibatch(const PpoOptions& o) {
                   o.actor.reading.batch.micro * o.actor.reading.batch.accumulation * o.place.ranks);
 }
 
-int64_t total_steps(const PpoOptions& o, const Inputs& inputs) {
+int64_t total_steps(const PpoOptions& o, const PpoInputs& inputs) {
   const auto prompts = static_cast<int64_t>(inputs.prompts.size());
   const int64_t batch = std::min(global_batch(o), prompts);
   return o.steps.value_or((prompts * o.num_train_epochs + batch - 1) / batch);
 }
 
-Schedule schedule(const PpoOptions& o, const Inputs& inputs, const ModelSettings& model,
+Schedule schedule(const PpoOptions& o, const PpoInputs& inputs, const ModelSettings& model,
                   int64_t steps) {
   const int64_t batch = std::min(global_batch(o), static_cast<int64_t>(inputs.prompts.size()));
   const int64_t updates = steps * ((batch + minibatch(o) - 1) / minibatch(o)) * o.ppo_epochs;
@@ -144,9 +66,8 @@ Checkpointing checkpointing(const ModelSettings& model) {
   return model.gradient_checkpointing ? Checkpointing::kFull : Checkpointing::kNone;
 }
 
-PpoSettings ppo_settings(const PpoOptions& o, const Inputs& inputs, int64_t steps) {
+PpoSettings ppo_settings(const PpoOptions& o, const PpoInputs& inputs, int64_t steps) {
   const ModelSpec spec = model_spec(inputs.actor, false);
-  const auto eos = inputs.tokenizer ? inputs.tokenizer->eos() : std::nullopt;
   PpoSettings settings;
   settings.rules = o.deepspeed_chat ? PpoRules::kDeepSpeedChat : PpoRules::kStrict;
   settings.constants = {o.kl_ctl, o.clip_reward_value, o.cliprange, o.cliprange_value, o.gamma,
@@ -156,7 +77,7 @@ PpoSettings ppo_settings(const PpoOptions& o, const Inputs& inputs, int64_t step
                        .top_k = o.sampling.top_k,
                        .top_p = o.sampling.top_p,
                        .seed = static_cast<uint64_t>(o.seed),
-                       .eos = spec.eos >= 0 ? spec.eos : eos.value_or(-1),
+                       .eos = end_token(spec, inputs.tokenizer),
                        .vocab = spec.vocab};
   settings.global_batch = global_batch(o);
   settings.minibatch = minibatch(o);
@@ -164,7 +85,9 @@ PpoSettings ppo_settings(const PpoOptions& o, const Inputs& inputs, int64_t step
   settings.generate_batch = o.generation_batch;
   settings.ppo_epochs = static_cast<int>(o.ppo_epochs);
   settings.seed = static_cast<uint64_t>(o.seed);
-  settings.ema_beta = o.enable_ema ? o.ema_beta : 0.0;
+  if (o.enable_ema) {
+    settings.ema_beta = o.ema_beta;
+  }
   settings.align_overflow = o.align_overflow;
   settings.hybrid = hybrid_settings(o.actor);
   if (o.unpin_actor_parameters) {
@@ -182,7 +105,7 @@ struct RankModels {
   SlotPool pool;
   std::unique_ptr<Model> actor, critic, reference, reward;
 
-  RankModels(const PpoOptions& o, const Inputs& inputs, RankEnvironment& environment)
+  RankModels(const PpoOptions& o, const PpoInputs& inputs, RankEnvironment& environment)
       : pool(environment.allocator) {
     actor = make("actor", inputs.actor, o.actor, environment, true, false);
     critic = make("critic", inputs.critic, o.critic, environment, true, true);
@@ -213,15 +136,20 @@ struct RankModels {
   }
 };
 
+std::string config_of(const PpoOptions& options) {
+  return str("{\"actor\": ", options.actor.resolved_json,
+             ", \"critic\": ", options.critic.resolved_json, "}\n");
+}
+
 class RankRun final : public TrainRun {
  public:
-  RankRun(const PpoOptions& options, const Inputs& inputs, RankEnvironment& environment,
-          RunFolder& folder)
+  RankRun(const PpoOptions& options, const PpoInputs& inputs, const PpoSettings& settings,
+          RankEnvironment& environment, RunFolder& folder)
       : TrainRun(options, *environment.world, folder),
         options_(options),
         inputs_(inputs),
         steps_(total_steps(options, inputs)),
-        settings_(ppo_settings(options, inputs, steps_)),
+        settings_(settings),
         models_(options, inputs, environment),
         ppo_(models_.all(), settings_, inputs.prompts,
              make_score(options, inputs.tokenizer, inputs.others)),
@@ -231,10 +159,14 @@ class RankRun final : public TrainRun {
                ppo_.global_batch(), " once");
       settings_.global_batch = ppo_.global_batch();
     }
+    if (leader() && options.save_interval) {
+      read_judge_files();
+    }
   }
 
  private:
   Plan plan() const override { return {"ppo", steps_, 1}; }
+  std::string config() const override { return config_of(options_); }
   std::string headline() const override {
     return str("ppo: ", world().size(), " ranks, ", steps_, " steps of ", settings_.global_batch,
                " prompts, ", inputs_.prompts.size(), " prompts in all");
@@ -264,7 +196,9 @@ class RankRun final : public TrainRun {
     nlohmann::json all = {{"reference", place_of(inputs_.reference)},
                           {"reward", judge()},
                           {"seed", options_.seed},
-                          {"global_batch", settings_.global_batch}};
+                          {"global_batch", settings_.global_batch},
+                          {"prompts", fingerprint(inputs_)},
+                          {"files", judge_files_}};
     if (ppo_.reward_ema()) {
       all["reward_ema"] = *ppo_.reward_ema();
     }
@@ -276,8 +210,27 @@ class RankRun final : public TrainRun {
     require_same(all, "reward", judge(), path);
     require_same(all, "seed", options_.seed, path);
     require_same(all, "global_batch", settings_.global_batch, path);
+    require_same(all, "prompts", fingerprint(inputs_), path);
+    if (leader()) {
+      require_files(all.at("files"));
+    }
     if (all.contains("reward_ema") && all.at("reward_ema").is_number()) {
       ppo_.set_reward_ema(all.at("reward_ema").get<double>());
+    }
+  }
+
+  // Of the models that nothing trains, by role.
+  void read_judge_files() {
+    judge_files_["reference"] = fingerprint_folder(inputs_.reference.path());
+    if (inputs_.reward) {
+      judge_files_["reward"] = fingerprint_folder(inputs_.reward->path());
+    }
+  }
+
+  void require_files(const nlohmann::json& recorded) const {
+    for (const auto& [role, files] : recorded.items()) {
+      require_fingerprint(
+          files, role == "reward" ? inputs_.reward.value().path() : inputs_.reference.path(), role);
     }
   }
 
@@ -324,7 +277,7 @@ class RankRun final : public TrainRun {
   }
 
   const PpoOptions& options_;
-  const Inputs& inputs_;
+  const PpoInputs& inputs_;
   int64_t steps_;
   PpoSettings settings_;
   RankModels models_;
@@ -332,19 +285,24 @@ class RankRun final : public TrainRun {
   PpoMonitor monitor_;
   PpoPrinter printer_;
   PpoRecord record_;
+  nlohmann::json judge_files_;  ///< on rank 0 of a run that saves
 };
 
 }  // namespace
 
 int run_ppo(const PpoOptions& options) {
-  const Inputs inputs = read_inputs(options);
+  const PpoInputs inputs = read_ppo_inputs(options);
+  const PpoSettings settings = ppo_settings(options, inputs, total_steps(options, inputs));
+  // Before --overwrite removes a run that is there.
+  check_ppo(settings, model_specs(inputs), inputs.prompts);
   install_stop_signals();
   const bool leader = !options.place.launched || options.place.launched->rendezvous.rank == 0;
   RunFolder folder(leader ? options.out : "", options.overwrite);
-  folder.write("config.json", str("{\"actor\": ", options.actor.resolved_json,
-                                  ", \"critic\": ", options.critic.resolved_json, "}\n"));
+  if (options.resume.empty()) {
+    folder.write("config.json", config_of(options));
+  }
   run_on_ranks(rank_plan(options), [&](RankEnvironment& environment) {
-    RankRun(options, inputs, environment, folder).run();
+    RankRun(options, inputs, settings, environment, folder).run();
   });
   return 0;
 }

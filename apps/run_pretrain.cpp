@@ -74,6 +74,10 @@ struct Memory {
   int64_t total() const { return shards + optimizer + slots; }
 };
 
+std::string config_of(const PretrainOptions& options) {
+  return options.settings.resolved_json + "\n";
+}
+
 class RankRun final : public TrainRun {
  public:
   RankRun(const PretrainOptions& options, const PretrainInputs& inputs,
@@ -180,6 +184,8 @@ class RankRun final : public TrainRun {
   }
   std::string printed() override { return printer_.lines(skipped_); }
 
+  std::string config() const override { return config_of(options_); }
+
   std::string early_end(int64_t done) const override {
     return taken_ > 0 && options_.exit_interval > 0 && done % options_.exit_interval == 0
                ? str("--exit-interval ", options_.exit_interval)
@@ -272,7 +278,9 @@ int run_pretrain(const PretrainOptions& options) {
   install_stop_signals();
   const bool leader = !options.place.launched || options.place.launched->rendezvous.rank == 0;
   RunFolder folder(leader ? options.out : "", options.overwrite);
-  folder.write("config.json", options.settings.resolved_json + "\n");
+  if (options.resume.empty()) {
+    folder.write("config.json", config_of(options));
+  }
   run_on_ranks(rank_plan(options), [&](RankEnvironment& environment) {
     RankRun(options, inputs, environment, folder).run();
   });

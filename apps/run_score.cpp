@@ -1,6 +1,7 @@
 // reknit score: log-probabilities, or values, of given texts.
 #include "apps/commands.h"
 #include "apps/session.h"
+#include "reknit/engine/parts.h"
 
 #include <ATen/ATen.h>
 #include <nlohmann/json.hpp>
@@ -106,8 +107,8 @@ std::string run_rank(const ScoreOptions& options, const HfFolder& folder,
   load_model(*model, folder, ValueHead::kRequired, 0);
   const auto count = static_cast<int64_t>(inputs.size());
   const int64_t batch = options.batch.value_or(kDefaultBatch);
-  const int64_t begin = count * world.rank() / world.size();
-  const int64_t end = count * (world.rank() + 1) / world.size();
+  const int64_t begin = part_begin(count, world.rank(), world.size());
+  const int64_t end = part_begin(count, world.rank() + 1, world.size());
   const int64_t forwards = largest(world, (end - begin + batch - 1) / batch);
   std::string mine;
   for (int64_t i = 0; i < forwards; ++i) {

@@ -2,6 +2,8 @@
 
 #include "apps/report_error.h"
 #include "reknit/base/atomic_file.h"
+#include "reknit/base/write_error.h"
+#include "reknit/checkpoint/hf_config.h"
 #include "reknit/models/name_map.h"
 #include "reknit/optim/configured.h"
 
@@ -16,12 +18,6 @@ namespace reknit {
 namespace {
 
 namespace fs = std::filesystem;
-
-at::ScalarType scalar_type(Precision precision) {
-  return precision == Precision::kBf16   ? at::kBFloat16
-         : precision == Precision::kFp16 ? at::kHalf
-                                         : at::kFloat;
-}
 
 }  // namespace
 
@@ -113,21 +109,38 @@ std::vector<int64_t> field_tokens(const Row& row, const Field& field,
   return tokenizer->encode(field.text);
 }
 
+std::vector<int64_t> prompt_tokens(const Row& row, const std::optional<Tokenizer>& tokenizer) {
+  for (const auto* field : {&row.prompt, &row.text, &row.tokens, &row.messages}) {
+    if (*field) {
+      return field_tokens(row, **field, tokenizer);
+    }
+  }
+  row.fail("has no prompt");
+}
+
+int64_t end_token(const ModelSpec& spec, const std::optional<Tokenizer>& tokenizer) {
+  return spec.eos >= 0 || !tokenizer ? spec.eos : tokenizer->eos().value_or(-1);
+}
+
+void print_result(const std::string& text) {
+  const bool written =
+      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  // A reader that has gone away (`| head`) has what it wanted.
+  if (!written && errno != EPIPE) {
+    throw WriteError(str("cannot write the result to standard output: ", std::strerror(errno)),
+                     "make room on the disk that it goes to");
+  }
+}
+
 void write_result(const std::string& path, const std::string& text) {
   if (path.empty()) {
-    const bool written =
-        std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-    // A reader that has gone away (`| head`) has what it wanted.
-    if (!written && errno != EPIPE) {
-      throw InputError(str("cannot write the result to standard output: ", std::strerror(errno)),
-                       "make room on the disk that it goes to");
-    }
+    print_result(text);
   } else if (std::error_code none; fs::exists(path, none) && !fs::is_regular_file(path, none)) {
     // A pipe or a device, as /dev/stdout: written to, never replaced.
     std::ofstream out(path);
     out << text << std::flush;
     if (!out.good()) {
-      throw InputError(str("cannot write ", path), "check the device or the pipe's reader");
+      throw WriteError(str("cannot write ", path), "check the device or the pipe's reader");
     }
   } else {
     write_file(path, text);

@@ -40,6 +40,15 @@ std::optional<Tokenizer> find_tokenizer(const std::string& tokenizer_dir,
 std::vector<int64_t> field_tokens(const Row& row, const Field& field,
                                   const std::optional<Tokenizer>& tokenizer);
 
+/// Of the row's prompt: the first of prompt, text, tokens and messages that it has.
+/// InputError at the row's place if it has none, and as field_tokens.
+std::vector<int64_t> prompt_tokens(const Row& row, const std::optional<Tokenizer>& tokenizer);
+
+/// The token that ends an answer: the model's, else the tokenizer's; -1: none.
+int64_t end_token(const ModelSpec& spec, const std::optional<Tokenizer>& tokenizer);
+
+/// To standard output, at once. A reader that has gone away is no error; WriteError otherwise.
+void print_result(const std::string& text);
 /// To `path`, aside and renamed (see AtomicFile), or to standard output if it is empty.
 void write_result(const std::string& path, const std::string& text);
 

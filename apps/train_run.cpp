@@ -20,6 +20,9 @@ void TrainRun::run() {
     require_shared_folder(world_, options_.out);
   }
   resume();
+  if (leader() && !options_.resume.empty()) {
+    folder_.write("config.json", config());
+  }
   if (leader()) {
     progress_.emplace(plan_.command, plan_.steps);
   }
@@ -43,11 +46,15 @@ void TrainRun::run() {
 bool TrainRun::should_stop(Clock::time_point start) {
   const std::chrono::duration<double> passed = Clock::now() - start;
   const bool late = options_.time_limit_min && passed.count() > *options_.time_limit_min * 60;
-  const std::string early = early_end(step_);
-  if (largest(world_, stop_requested() || late || !early.empty() ? 1 : 0) == 0) {
+  const std::string mine = stop_requested() ? stop_reason()
+                           : late           ? "time limit"
+                                            : early_end(step_);
+  if (largest(world_, mine.empty() ? 0 : 1) == 0) {
     return false;
   }
-  stopped_ = *stop_reason() != '\0' ? stop_reason() : early.empty() ? "time limit" : early;
+  for (const std::string& reason : gather_texts(world_, mine)) {
+    stopped_ = stopped_.empty() ? reason : stopped_;
+  }
   return true;
 }
 

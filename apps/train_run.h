@@ -39,6 +39,9 @@ class TrainRun {
   virtual Plan plan() const = 0;
   /// Step number `step`, from 0.
   virtual void take_step(int64_t step) = 0;
+  /// The text of config.json, which a resumed run writes once it is known to go on; a fresh
+  /// one has written it before its ranks start.
+  virtual std::string config() const = 0;
   /// Of the last step, on rank 0: a line of metrics.jsonl.
   virtual nlohmann::ordered_json metrics() const = 0;
   /// On rank 0, with each such line once it is written: for other writers.
@@ -93,7 +96,7 @@ class TrainRun {
   RunFolder& folder_;
   Plan plan_;
   std::optional<Progress> progress_;
-  std::string stopped_;  ///< why; empty while it goes on
+  std::string stopped_;  ///< why: the first rank's reason; empty while it goes on
   nlohmann::ordered_json last_;
   int64_t step_ = 0;   ///< steps done
   int64_t saved_ = 0;  ///< of the last checkpoint

@@ -14,6 +14,7 @@
 
 #include "reknit/base/error.h"
 #include "reknit/base/mapped_file.h"
+#include "reknit/base/write_error.h"
 
 namespace reknit {
 namespace {
@@ -26,14 +27,15 @@ std::string aside_name(const std::string& path) {
 }
 
 [[noreturn]] void throw_write_error(const std::string& path, int error) {
-  throw InputError(str("cannot write ", path, ": ", std::strerror(error)),
+  throw WriteError(str("cannot write ", path, ": ", std::strerror(error)),
                    error == ENOSPC || error == EDQUOT
                        ? "free some space, or write to another disk; nothing was left behind"
-                       : "");
+                       : "look at the disk or the connection to it; nothing was left behind");
 }
 
 [[noreturn]] void throw_create_error(const std::string& path, int error) {
-  throw UsageError(str("cannot create ", path, ": ", std::strerror(error)));
+  throw UsageError(str("cannot create ", path, ": ", std::strerror(error)),
+                   "name a folder that exists and can be written");
 }
 
 void sync_path(const std::string& path, int extra_flags = 0) {

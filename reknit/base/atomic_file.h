@@ -23,7 +23,7 @@ class AtomicFile {
 
   const std::string& path() const noexcept { return path_; }
 
-  /// Appends after the last byte that write() wrote. Throws InputError with the
+  /// Appends after the last byte that write() wrote. Throws WriteError with the
   /// path if the disk is full or fails.
   void write(std::string_view bytes);
   /// Writes at a place of its own and leaves that of write() alone; a gap that
@@ -31,7 +31,7 @@ class AtomicFile {
   void write_at(int64_t offset, std::string_view bytes);
 
   /// Forces the bytes to disk, then renames (replacing an older file). Throws
-  /// InputError with the path; the older file is then still there. Once only.
+  /// WriteError with the path; the older file is then still there. Once only.
   void commit();
 
  private:
@@ -64,7 +64,7 @@ class AtomicFolder {
   const std::string& aside() const noexcept { return aside_; }
 
   /// Forces all files to disk, then renames. An older folder is exchanged in one
-  /// step where the file system can, and then removed. Throws InputError. Once only.
+  /// step where the file system can, and then removed. Throws WriteError. Once only.
   void commit();
 
  private:
@@ -74,7 +74,7 @@ class AtomicFolder {
   bool committed_ = false;
 };
 
-/// Copies a file's bytes through AtomicFile. Throws InputError or UsageError.
+/// Copies a file's bytes through AtomicFile. Throws InputError, UsageError or WriteError.
 void copy_file(const std::string& from, const std::string& to);
 
 }  // namespace reknit

@@ -13,6 +13,7 @@
 #include "reknit/checkpoint/json_text.h"
 #include "reknit/checkpoint/pickle.h"
 #include "reknit/checkpoint/safetensors.h"
+#include "reknit/text/tokenizer.h"
 
 namespace reknit {
 namespace {
@@ -25,21 +26,6 @@ constexpr const char* kConfig = "config.json";
 constexpr const char* kGenerationConfig = "generation_config.json";
 constexpr const char* kWeightFiles[] = {"model.safetensors", "model.safetensors.index.json",
                                         "pytorch_model.bin", "pytorch_model.bin.index.json"};
-constexpr const char* kTokenizerFiles[] = {
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "vocab.json",
-    "merges.txt",
-    "added_tokens.json",
-    "tokenizer.model",
-    "vocab.txt",
-    "chat_template.jinja",
-    "chat_template.json",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-};
-
 std::string in_folder(const std::string& folder, const std::string& name) {
   return (fs::path(folder) / name).string();
 }
@@ -297,59 +283,11 @@ const TensorInfo* HfFolder::find(const std::string& name) const {
   return place == state_->places.end() ? nullptr : place->second.info;
 }
 
-const std::vector<std::string>& HfFolder::unlisted_tensors() const {
-  return state_->unlisted;
-}
-
 at::Tensor HfFolder::read(const std::string& name) const {
   const auto place = state_->places.find(name);
   require<InputError>(place != state_->places.end(), state_->path, " has no tensor ", name);
   return std::visit([&](const auto& file) { return file.read(name); },
                     state_->files[place->second.file]);
-}
-
-std::vector<std::string> HfFolder::check_names(const std::vector<std::string>& names) const {
-  const std::set<std::string> wanted(names.begin(), names.end());
-  std::vector<std::string> missing;
-  for (const std::string& name : wanted) {
-    if (state_->places.count(name) == 0) {
-      missing.push_back(name);
-    }
-  }
-  std::vector<std::string> extra;
-  for (const TensorInfo& info : state_->tensors) {
-    if (wanted.count(info.name) == 0) {
-      extra.push_back(info.name);
-    }
-  }
-  if (missing.empty()) {
-    return extra;
-  }
-  std::string renamed;  // an extra name that ends in, or is the end of, a missing one
-  for (const std::string& name : extra) {
-    const std::string& first = missing.front();
-    if (name.ends_with("." + first) || first.ends_with("." + name)) {
-      renamed = str("; it has ", name, ", which may be ", first, " under another prefix");
-    }
-  }
-  throw InputError(str(state_->path, " lacks ", missing.size(), " of ", wanted.size(),
-                       " tensors that the model needs: ", listed(missing), renamed,
-                       extra.empty() ? "" : str("; unused there: ", listed(extra))),
-                   "nothing was loaded; check that the folder is of this model");
-}
-
-std::vector<std::string> HfFolder::tokenizer_files() const {
-  return tokenizer_files_in(state_->path);
-}
-
-std::vector<std::string> tokenizer_files_in(const std::string& folder) {
-  std::vector<std::string> files;
-  for (const char* name : kTokenizerFiles) {
-    if (!folder.empty() && fs::exists(in_folder(folder, name))) {
-      files.push_back(in_folder(folder, name));
-    }
-  }
-  return files;
 }
 
 std::string find_hf_folder(const std::string& path_or_name) {
@@ -410,6 +348,14 @@ std::string shard_name(size_t shard, size_t count) {
   return name;
 }
 
+void copy_tokenizer(const std::string& from, const std::string& to) {
+  for (const fs::path& file : tokenizer_files(from)) {
+    std::error_code none;  // copy_file says what cannot be written
+    fs::create_directories((to / file).parent_path(), none);
+    copy_file(in_folder(from, file.string()), in_folder(to, file.string()));
+  }
+}
+
 void write_json(const std::string& path, const Json& value) {
   write_file(path, value.dump(2) + "\n");
 }
@@ -426,8 +372,8 @@ void write_hf_folder(const std::string& path, const HfFolderContents& contents,
   if (contents.generation_config != nullptr && !contents.generation_config->is_null()) {
     write_json(inside(kGenerationConfig), *contents.generation_config);
   }
-  for (const std::string& file : contents.files_to_copy) {
-    copy_file(file, inside(fs::path(file).filename().string()));
+  if (!contents.tokenizer_folder.empty()) {
+    copy_tokenizer(contents.tokenizer_folder, folder.aside());
   }
   const auto shards = split_shards(contents.tensors, contents.max_shard_bytes);
   Json weight_map = Json::object();

@@ -26,7 +26,8 @@ class HfFolder {
   /// (HF_HUB_CACHE, HF_HOME, ~/.cache/huggingface); no connection is opened.
   /// Throws InputError: no such folder; a file that is missing or damaged (all
   /// missing files of an index at once); tensors that the index places in a file
-  /// that does not hold them (all at once, with the file that does).
+  /// that does not hold them (all at once, with the file that does). Warns in the log of
+  /// tensors that a file holds though the index does not place them there: they are not read.
   explicit HfFolder(const std::string& path_or_name);
 
   /// A model that has no weights yet, with the tokenizer files of `tokenizer_folder` (empty:
@@ -44,31 +45,17 @@ class HfFolder {
   const std::vector<TensorInfo>& tensors() const;
   /// Null if there is none of that name.
   const TensorInfo* find(const std::string& name) const;
-  /// Tensors that a file holds though the index does not place them there; they
-  /// cannot be read. The constructor has logged a warning that names them.
-  const std::vector<std::string>& unlisted_tensors() const;
 
   /// A host tensor over the mapped file (it outlives this object), in the stored
   /// dtype; not necessarily contiguous. Must not be written to: others may see
   /// it. Throws InputError if there is none of that name.
   at::Tensor read(const std::string& name) const;
 
-  /// For a model that needs exactly `names`: throws InputError that lists the
-  /// missing ones, and says if the folder has them under another prefix. Returns
-  /// the folder's names that are not in `names`, for the caller to report.
-  std::vector<std::string> check_names(const std::vector<std::string>& names) const;
-
-  /// The full paths of the tokenizer's and chat template's files that exist here.
-  std::vector<std::string> tokenizer_files() const;
-
  private:
   struct State;
   explicit HfFolder(std::shared_ptr<const State> state) : state_(std::move(state)) {}
   std::shared_ptr<const State> state_;
 };
-
-/// The full paths of the tokenizer's and chat template's files in any folder (empty: none).
-std::vector<std::string> tokenizer_files_in(const std::string& folder);
 
 /// The folder that `path_or_name` stands for. Throws InputError if there is none.
 std::string find_hf_folder(const std::string& path_or_name);
@@ -78,7 +65,7 @@ struct HfFolderContents {
   const nlohmann::json* config = nullptr;             ///< not owned; required
   const nlohmann::json* generation_config = nullptr;  ///< not owned; may be null
   std::vector<TensorInfo> tensors;                    ///< tied tensors once
-  std::vector<std::string> files_to_copy;             ///< keep their base names
+  std::string tokenizer_folder;                       ///< whose tokenizer files come along
   int64_t max_shard_bytes = 5'000'000'000;
 };
 

@@ -199,7 +199,6 @@ TorchFile::TorchFile(std::shared_ptr<const MappedFile> file) : file_(std::move(f
     const std::string name(root.items[i]->text);
     const PickleValue* call = unwrap(root.items[i + 1]);
     if (call == nullptr) {
-      other_keys_.push_back(name);
       continue;
     }
     Tensor tensor = read_tensor(name, *call, archive, path);

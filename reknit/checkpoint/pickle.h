@@ -24,10 +24,8 @@ class TorchFile {
   explicit TorchFile(const std::string& path);
   explicit TorchFile(std::shared_ptr<const MappedFile> file);
 
-  /// In the order of the file.
+  /// In the order of the file; keys whose values are no tensors are left out.
   const std::vector<TensorInfo>& tensors() const noexcept { return tensors_; }
-  /// Keys whose values are no tensors; they are not read.
-  const std::vector<std::string>& other_keys() const noexcept { return other_keys_; }
   bool contains(const std::string& name) const { return index_.count(name) != 0; }
 
   /// A host tensor over the mapped file, which it keeps alive, with the strides
@@ -45,7 +43,6 @@ class TorchFile {
   std::vector<TensorInfo> tensors_;
   std::vector<View> views_;  // of tensors_[i]
   std::unordered_map<std::string, size_t> index_;
-  std::vector<std::string> other_keys_;
 };
 
 }  // namespace reknit

@@ -1,4 +1,5 @@
 // A model's folder in Hugging Face's form, out of the shards.
+#include "reknit/checkpoint/hf_config.h"
 #include "reknit/engine/model.h"
 #include "reknit/models/name_map.h"
 
@@ -8,32 +9,6 @@
 
 namespace reknit {
 namespace {
-
-const char* dtype_name(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-      return "float32";
-    case at::kHalf:
-      return "float16";
-    case at::kBFloat16:
-      return "bfloat16";
-    default:
-      throw UsageError(str("a model cannot be written as ", c10::toString(dtype)),
-                       "choose fp32, fp16 or bf16");
-  }
-}
-
-nlohmann::json export_config(const Model& model, const HfFolder& source, at::ScalarType dtype) {
-  nlohmann::json config = source.config();
-  config["architectures"] = {hf_architecture(model.decoder.spec())};
-  config[config.contains("dtype") ? "dtype" : "torch_dtype"] = dtype_name(dtype);
-  if (model.decoder.spec().value_head) {
-    config.erase("id2label");
-    config.erase("label2id");
-    config["num_labels"] = 1;
-  }
-  return config;
-}
 
 /// Host copies of one group's parameters at a time: pieces come group by group.
 class GroupReader {
@@ -82,12 +57,12 @@ void export_model(Model& model, const HfFolder& source, at::ScalarType dtype,
     model.store.comms().world->barrier();
     return;
   }
-  const nlohmann::json config = export_config(model, source, dtype);
+  const nlohmann::json config = written_config(source.config(), model.decoder.spec(), dtype);
   HfFolderContents contents;
   contents.config = &config;
   contents.generation_config =
       source.generation_config().is_null() ? nullptr : &source.generation_config();
-  contents.files_to_copy = source.tokenizer_files();
+  contents.tokenizer_folder = source.path();
   std::map<std::string, const NamePiece*> by_name;
   for (const NamePiece& piece : pieces) {
     const ParamSpec& param = model.store.spec(piece.group).params.at(piece.param);

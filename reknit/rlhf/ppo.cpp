@@ -1,7 +1,9 @@
 #include "reknit/rlhf/ppo.h"
 
 #include "reknit/data/rows.h"
+#include "reknit/engine/parts.h"
 #include "reknit/engine/runtime.h"
+#include "reknit/rlhf/ppo_check.h"
 
 #include <ATen/ATen.h>
 
@@ -127,54 +129,19 @@ Ppo::Ppo(PpoModels models, PpoSettings settings, std::vector<std::vector<int64_t
       hybrid_(models.actor->decoder, models.actor->store, settings_.hybrid),
       actor_trainer_(models.actor->store, settings_.actor),
       critic_trainer_(models.critic->store, settings_.critic) {
+  std::vector<NamedSpec> specs;
+  for (const Model* model : models_.all()) {
+    specs.push_back({model->store.settings().name, model->decoder.spec()});
+  }
+  check_ppo(settings_, specs, prompts_);
   if (settings_.minibatch == 0) {
     settings_.minibatch = settings_.global_batch;
   }
-  require<InputError>(!prompts_.empty(), "there are no prompts");
-  check_models();
-  check_prompts();
-  require<UsageError>(settings_.global_batch > 0 && settings_.minibatch > 0 &&
-                          settings_.global_batch % settings_.minibatch == 0,
-                      "a global batch of ", settings_.global_batch,
-                      " prompts is not a multiple of updates of ", settings_.minibatch);
   settings_.global_batch = std::min(settings_.global_batch, static_cast<int64_t>(prompts_.size()));
-  require<UsageError>(settings_.micro_batch > 0, "a micro-batch of ", settings_.micro_batch);
   require<UsageError>((models_.reward != nullptr) != static_cast<bool>(score_),
                       "PPO needs either a reward model or a reward function");
-  if (settings_.ema_beta != 0) {
-    average_.emplace(models_.actor->store, settings_.ema_beta);
-  }
-}
-
-// All models read what the actor was asked and answered.
-void Ppo::check_models() const {
-  const int64_t tokens =
-      settings_.sampling.vocab > 0 ? settings_.sampling.vocab : models_.actor->decoder.spec().vocab;
-  for (const Model* model : models_.all()) {
-    const int64_t vocab = model->decoder.spec().vocab;
-    if (vocab < tokens) {
-      throw UsageError(str("the model ", model->store.settings().name, " knows ", vocab,
-                           " tokens, the actor answers with ", tokens),
-                       "actor, critic, reward and reference must share their token ids");
-    }
-  }
-}
-
-// At once, not at the step that first takes such a prompt.
-void Ppo::check_prompts() const {
-  for (size_t i = 0; i < prompts_.size(); ++i) {
-    const auto length = static_cast<int64_t>(prompts_[i].size());
-    require<InputError>(length > 0, "prompt ", i, " of the data has no tokens");
-    for (const Model* model : models_.all()) {
-      const int64_t positions = model->decoder.spec().max_positions;
-      if (positions > 0 && length + settings_.sampling.max_new_tokens > positions) {
-        throw UsageError(
-            str("prompt ", i, " of the data has ", length, " tokens; with an answer of ",
-                settings_.sampling.max_new_tokens, " it exceeds the ", positions,
-                " positions of the model ", model->store.settings().name),
-            "lower the limits of prompts or of answers");
-      }
-    }
+  if (settings_.ema_beta) {
+    average_.emplace(models_.actor->store, *settings_.ema_beta);
   }
 }
 
@@ -371,7 +338,7 @@ void Ppo::update(int64_t minibatch, Sums& sums, PpoRecord& record) {
   const bool hold = settings_.align_overflow && !(actor_finite && critic_finite);
   record.actor = actor_trainer_.finish(hold);
   record.critic = critic_trainer_.finish(hold);
-  if (average_.has_value()) {
+  if (average_.has_value() && record.actor.applied) {
     average_->update();
   }
 }

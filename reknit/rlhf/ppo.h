@@ -37,8 +37,8 @@ struct PpoSettings {
   uint64_t seed = 1234;  ///< of the prompt order and of sampling
   Checkpointing actor_checkpointing = Checkpointing::kNone;
   Checkpointing critic_checkpointing = Checkpointing::kNone;
-  double ema_beta = 0.0;        ///< of the actor's moving average, per update; 0: none
-  bool align_overflow = false;  ///< fp16: actor and critic skip an update together
+  std::optional<double> ema_beta;  ///< of the actor's moving average, per update; none: none
+  bool align_overflow = false;     ///< fp16: actor and critic skip an update together
   HybridSettings hybrid;
   TrainerSettings actor;
   TrainerSettings critic;
@@ -74,10 +74,7 @@ class Ppo {
  public:
   /// `prompts` are the token ids of the whole data set, the same on every rank.
   /// A global batch larger than the data becomes the data: a step has no prompt twice.
-  /// UsageError for batches that are not positive or do not divide, and for a prompt that
-  /// with its answer exceeds a model's positions, and for a model that knows fewer tokens
-  /// than the actor answers with; InputError for an empty data set or
-  /// an empty prompt.
+  /// Errors: those of check_ppo (rlhf/ppo_check.h), and UsageError for an impossible average.
   Ppo(PpoModels models, PpoSettings settings, std::vector<std::vector<int64_t>> prompts,
       ScoreFunction score = {});
 
@@ -98,8 +95,6 @@ class Ppo {
  private:
   struct Sums;
 
-  void check_models() const;
-  void check_prompts() const;
   std::vector<GenerationRequest> requests(int64_t step);
   void generate(int64_t step, PpoRecord& record);
   void judge();

@@ -10,7 +10,7 @@ namespace {
 
 void require_number(double value, const char* what, size_t entry) {
   if (std::isnan(value)) [[unlikely]] {
-    throw NumbersError(str(what, " of the unmasked answer token ", entry, " is NaN"),
+    throw NumbersError(str(what, " of the answer token ", entry, " is NaN"),
                        "lower the learning rate, or look at the answer in samples.jsonl");
   }
 }
@@ -23,6 +23,7 @@ std::vector<double> token_rewards(std::span<const float> logp, std::span<const f
   for (size_t t = 0; t < logp.size(); ++t) {
     rewards[t] =
         -constants.kl_ctl * (static_cast<double>(logp[t]) - static_cast<double>(ref_logp[t]));
+    require_number(rewards[t], "the KL penalty", t);
   }
   if (!rewards.empty()) {
     require_number(score, "the score", rewards.size() - 1);
@@ -38,6 +39,7 @@ Advantages estimate_advantages(std::span<const double> rewards, std::span<const 
   double next_value = 0.0;
   double next_advantage = 0.0;
   for (size_t t = n; t-- > 0;) {
+    require_number(values[t], "the value", t);
     const double delta = rewards[t] + constants.gamma * next_value - values[t];
     next_advantage = delta + constants.gamma * constants.lam * next_advantage;
     next_value = values[t];

@@ -1,8 +1,9 @@
 // PPO's arithmetic on one answer: plain numbers, no tensors, no ranks.
 //
 // An answer of n tokens has n entries: entry t speaks of the token t of the answer and
-// of the state before it. Masked entries (mask[t] == 0) never enter arithmetic, so a NaN
-// there changes nothing; a NaN in an unmasked entry throws NumbersError.
+// of the state before it. A function that takes a mask leaves the masked entries (mask[t] ==
+// 0) out, so a NaN there changes nothing; the others use every entry. A NaN in an entry that
+// is used throws NumbersError that names it.
 // Sources: Schulman et al., "Proximal policy optimization algorithms" (2017);
 // Schulman et al., "High-dimensional continuous control using generalized advantage
 // estimation" (2016); constants as DeepSpeed-Chat has them.

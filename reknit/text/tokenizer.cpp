@@ -306,6 +306,8 @@ std::vector<fs::path> tokenizer_files(const fs::path& folder) {
                                  "merges.txt",
                                  "tokenizer.model",
                                  "vocab.txt",
+                                 "spiece.model",
+                                 "sentencepiece.bpe.model",
                                  "chat_template.jinja",
                                  "chat_template.json"};
   std::vector<fs::path> files;

@@ -199,5 +199,22 @@ TEST_F(PpoFlags, TwoRewardsAreAnError) {
               testing::StartsWith("2: "));
 }
 
+TEST_F(PpoFlags, ACriticsOwnConfigChangesNoBatchAndNoScheduleUnsaid) {
+  write("batch.json", R"({"train_micro_batch_size_per_gpu": 8})");
+  write("steps.json", R"({"gradient_accumulation_steps": 3})");
+  write("lr.json", R"({"scheduler": {"type": "WarmupLR"}})");
+  EXPECT_THAT(
+      error_of({"--batch", "4", "--critic-config", path("steps.json")}),
+      HasSubstr("2: --critic-config: gradient_accumulation_steps = 3, and the actor's is 1"));
+  EXPECT_THAT(error_of({"--critic-config", path("batch.json")}),
+              HasSubstr("train_micro_batch_size_per_gpu = 8, and the actor's is 16"));
+  EXPECT_EQ(parse({"--batch", "8", "--critic-config", path("batch.json")}).training_batch, 8);
+  EXPECT_EQ(parse({"--actor-config", path("batch.json"), "--critic-config", path("lr.json")})
+                .critic.reading.config.scheduler.type,
+            "WarmupLR");
+  EXPECT_THAT(error_of({"--critic-config", path("lr.json"), "--lr-scheduler-type", "cosine"}),
+              HasSubstr("scheduler.type = WarmupLR of the critic's config"));
+}
+
 }  // namespace
 }  // namespace reknit

@@ -7,7 +7,7 @@
 
 #include <csignal>
 
-#include "reknit/base/error.h"
+#include "reknit/base/write_error.h"
 #include "tests/checkpoint/checkpoint_support.h"
 
 namespace reknit {
@@ -50,7 +50,7 @@ TEST(AtomicFile, SaysWhichPathTheDiskHadNoRoomFor) {
   const rlimit small{1000, before.rlim_max};
   setrlimit(RLIMIT_FSIZE, &small);
   const std::string sentence =
-      sentence_of<InputError>([&] { write_file(folder / "large", std::string(4000, 'x')); });
+      sentence_of<WriteError>([&] { write_file(folder / "large", std::string(4000, 'x')); });
   setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, handler);
   EXPECT_THAT(sentence, HasSubstr(folder / "large"));

@@ -93,7 +93,6 @@ TEST_F(ThreeShards, ATensorThatTheIndexDoesNotListIsReportedAndNotRead) {
   map_.erase("w3");
   write_index();
   const HfFolder folder(folder_.path());
-  EXPECT_THAT(folder.unlisted_tensors(), ElementsAre("w3 (" + kShard[1] + ")"));
   EXPECT_EQ(folder.find("w3"), nullptr);
   EXPECT_THROW(folder.read("w3"), InputError);
 }
@@ -113,16 +112,6 @@ TEST_F(ThreeShards, AnIndexThatLeavesTheFolderIsRefused) {
   EXPECT_THAT(refusal(), HasSubstr("weight_map"));
   spit(folder_ / "model.safetensors.index.json", "{\"weight_map\": {\"a\": \"b\", \"a\": \"c\"}}");
   EXPECT_THAT(refusal(), HasSubstr("\"a\" twice"));
-}
-
-TEST_F(ThreeShards, ANameCheckListsWhatIsMissingAndReturnsTheRest) {
-  const HfFolder folder(folder_.path());
-  EXPECT_THAT(folder.check_names({"w0", "w1", "w2", "w3"}), ElementsAre("w4", "w5"));
-  const std::string sentence = sentence_of<InputError>([&] {
-    folder.check_names({"w0", "model.w1", "x"});
-  });
-  EXPECT_THAT(sentence, AllOf(HasSubstr("lacks 2 of 3"), HasSubstr("model.w1, x"),
-                              HasSubstr("w1, which may be model.w1 under another prefix")));
 }
 
 TEST_F(ThreeShards, APlainFileComesBeforeAnIndexAndWeightsAreRequired) {
@@ -162,8 +151,11 @@ TEST(HfCache, ResolvesANameThroughRefsMainAndSaysWhatIsMissing) {
 TEST(HfExport, IsSplitByBytesAndReadBack) {
   const TempFolder folder;
   const json config = {{"model_type", "opt"}};
-  spit(folder / "tokenizer.json", "{}");
-  HfFolderContents contents{&config, nullptr, {}, {folder / "tokenizer.json"}, 100};
+  std::filesystem::create_directories(folder / "tokenizer/additional_chat_templates");
+  spit(folder / "tokenizer/tokenizer.json", "{}");
+  spit(folder / "tokenizer/notes.txt", "");
+  spit(folder / "tokenizer/additional_chat_templates/tools.jinja", "tools");
+  HfFolderContents contents{&config, nullptr, {}, folder / "tokenizer", 100};
   for (int i = 0; i < 4; ++i) {
     contents.tensors.push_back({"w" + std::to_string(i), at::kFloat, {10 + 10 * (i == 2)}});
   }
@@ -176,7 +168,9 @@ TEST(HfExport, IsSplitByBytesAndReadBack) {
   EXPECT_THAT(calls, ElementsAre("w0", "w1", "w2", "w3"));
   const HfFolder out(folder / "out");
   EXPECT_EQ(out.read("w2").sum().item<float>(), 60);
-  EXPECT_EQ(out.tokenizer_files().size(), 1u);
+  EXPECT_EQ(slurp(folder / "out/tokenizer.json"), "{}");
+  EXPECT_EQ(slurp(folder / "out/additional_chat_templates/tools.jinja"), "tools");
+  EXPECT_FALSE(std::filesystem::exists(folder / "out/notes.txt"));
   const json index = json::parse(slurp(folder / "out/model.safetensors.index.json"));
   EXPECT_EQ(index["weight_map"]["w2"], "model-00002-of-00003.safetensors");
   EXPECT_EQ(index["metadata"]["total_size"], 200);
@@ -185,7 +179,7 @@ TEST(HfExport, IsSplitByBytesAndReadBack) {
 TEST(HfExport, LeavesNothingUnderTheNameIfATensorFails) {
   const TempFolder folder;
   const json config = json::object();
-  const HfFolderContents contents{&config, nullptr, {{"w", at::kFloat, {1}}}, {}, 100};
+  const HfFolderContents contents{&config, nullptr, {{"w", at::kFloat, {1}}}, "", 100};
   const auto fail = [](const TensorInfo&) -> at::Tensor { throw CommError("a rank failed"); };
   EXPECT_THROW(write_hf_folder(folder / "out", contents, fail), CommError);
   EXPECT_EQ(folder.count(), 0u);

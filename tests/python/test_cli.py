@@ -277,7 +277,7 @@ def test_right_configs_end_with_0_and_say_what_they_do(config):
         2,
     )
     assert (result.returncode, result.stderr) == (0, "")
-    assert "16 sequences a step = 2 a rank x 2 micro-steps x 4 ranks" in result.stdout
+    assert "16 sequences a step = 2 a rank x 2 micro-batches x 4 ranks" in result.stdout
     assert "0: 0 1\n  1: 2 3" in result.stdout
     assert "0: 0 2\n  1: 1 3" in result.stdout
     assert "sub_group_size" in result.stdout

@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import shutil
+import socket
 import stat
 import subprocess
 import time
@@ -110,7 +111,7 @@ def test_a_result_that_cannot_be_written_is_an_error(models):
             *("score", "--model", models / "actor", "--input", models / "prompts.jsonl"),
             stdout=full,
         )
-    refused(result, 3, "cannot write the result to standard output")
+    refused(result, 4, "cannot write the result to standard output")
 
 
 @pytest.mark.parametrize(
@@ -236,3 +237,115 @@ def test_a_reader_that_goes_away_is_no_error(models):
     finally:
         os.close(write)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_run_that_cannot_be_leaves_the_one_that_overwrite_would_remove(models, tmp_path):
+    out = ("--out", tmp_path / "run", "--overwrite", "--steps", 1)
+    assert ppo(models, *out, "--max-answer-seq-len", 4).returncode == 0
+    result = ppo(models, *out, "--max-answer-seq-len", 63)
+    refused(result, 2, "it exceeds the 64 positions of the model actor")
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
+def test_a_resume_that_is_refused_changes_no_file(models, tmp_path):
+    common = ("--out", tmp_path, "--max-answer-seq-len", 4, "--save-interval", 1)
+    assert ppo(models, *common, "--steps", 1).returncode == 0
+    before = (tmp_path / "config.json").read_text()
+    result = ppo(models, *common, "--steps", 2, "--resume", "auto", "--seed", 7, "--ranks", 2)
+    refused(result, 2, "began with seed 1234, this command says 7")
+    assert (tmp_path / "config.json").read_text() == before
+    changed = ("--resume", "auto", "--actor-weight-decay", 0.125)
+    assert ppo(models, *common, "--steps", 2, *changed).returncode == 0
+    assert "0.125" in (tmp_path / "config.json").read_text()
+
+
+def test_a_run_goes_on_with_the_prompts_and_judges_it_began_with(models, tmp_path):
+    for name in ("actor", "critic", "prompts.jsonl"):
+        (shutil.copytree if (models / name).is_dir() else shutil.copy)(
+            models / name, tmp_path / name
+        )
+    common = ("--out", tmp_path / "run", "--max-answer-seq-len", 4, "--save-interval", 1)
+    assert ppo(tmp_path, *common, "--steps", 1).returncode == 0
+    more = (*common, "--steps", 2, "--resume", "auto")
+    (tmp_path / "prompts.jsonl").write_text('{"tokens": [5, 6, 8]}\n')
+    refused(ppo(tmp_path, *more), 2, "began with prompts")
+    shutil.copy(models / "prompts.jsonl", tmp_path / "prompts.jsonl")
+    made = reknit(
+        *("init", "--model", tmp_path / "critic" / "config.json", "--value-head", "--seed", 99),
+        *("--out", tmp_path / "critic", "--overwrite"),
+    )
+    assert made.returncode == 0, made.stderr
+    refused(ppo(tmp_path, *more), 3, "is not the one that the run began with")
+    shutil.rmtree(tmp_path / "critic")
+    shutil.copytree(models / "critic", tmp_path / "critic")
+    assert ppo(tmp_path, *more).returncode == 0
+
+
+@pytest.mark.skipif(not pathlib.Path("/dev/full").is_char_device(), reason="no /dev/full")
+def test_a_disk_that_fills_during_a_run_is_exit_4(models, tmp_path):
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    result = ppo(models, "--out", tmp_path, "--resume", "auto", "--steps", 1)
+    refused(result, 4, "metrics.jsonl: No space left on device")
+
+
+LETTERS = ["<s>", "<pad>", "</s>", "<unk>", *"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRST"]
+
+
+@pytest.fixture(scope="module")
+def writer(models, tmp_path_factory):
+    """A model with a tokenizer of letters alone: one for each of its 50 ids."""
+    folder = tmp_path_factory.mktemp("writer") / "model"
+    shutil.copytree(models / "actor", folder)
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": [
+            {"id": i, "content": LETTERS[i], "special": True, **plain} for i in range(4)
+        ],
+        "pre_tokenizer": {**level, "use_regex": True},
+        "decoder": level,
+        "model": {
+            "type": "BPE",
+            "vocab": {letter: i for i, letter in enumerate(LETTERS)},
+            "merges": [],
+        },
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return folder
+
+
+def streamed(writer):
+    command = ("generate", "--model", writer, "--prompt", "ab", "--device", "cpu")
+    return (*command, "--max-new-tokens", 4, "--min-new-tokens", 4)
+
+
+@pytest.mark.skipif(not pathlib.Path("/dev/full").is_char_device(), reason="no /dev/full")
+def test_a_streamed_answer_that_cannot_be_written_is_an_error(writer):
+    assert len(reknit(*streamed(writer)).stdout) > 1
+    with open("/dev/full", "w") as full:
+        result = reknit(*streamed(writer), stdout=full)
+    refused(result, 4, "cannot write the result to standard output")
+
+
+def test_of_several_processes_the_first_one_streams(writer):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {key: value for key, value in os.environ.items() if not LAUNCHERS.match(key)}
+    environment |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = [
+        subprocess.Popen(
+            [str(part) for part in (BINARY, *streamed(writer))],
+            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=60) for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0], said
+    assert said[0][0] == reknit(*streamed(writer)).stdout
+    assert said[1][0] == ""

@@ -67,6 +67,27 @@ TEST(PpoMath, ANanInAnUnmaskedEntryIsAnError) {
                NumbersError);
 }
 
+// Rewards and advantages use every entry, the masked end token's included.
+TEST(PpoMath, ANanIsReportedForTheTokenThatHasIt) {
+  const auto sentence = [](const auto& body) -> std::string {
+    try {
+      body();
+    } catch (const NumbersError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const std::vector<float> zero(3, 0.0f);
+  const std::vector<float> last{0, 0, kNan};
+  const std::vector<float> middle{0, kNan, 0};
+  EXPECT_EQ(sentence([&] { token_rewards(last, zero, 1.0, {}); }),
+            "the KL penalty of the answer token 2 is NaN");
+  EXPECT_EQ(sentence([&] { token_rewards(zero, middle, 1.0, {}); }),
+            "the KL penalty of the answer token 1 is NaN");
+  EXPECT_EQ(sentence([&] { estimate_advantages(std::vector<double>(3, 0.0), last, {}); }),
+            "the value of the answer token 2 is NaN");
+}
+
 TEST(PpoMath, DerivativesEqualCentralDifferences) {
   const std::vector<uint8_t> mask{1};
   for (const double old : {-1.0, -0.5}) {

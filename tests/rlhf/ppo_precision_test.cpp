@@ -80,10 +80,14 @@ void plant_overflow(bool align, std::vector<std::vector<PpoRecord>>& records) {
     PpoWorld world(folder, comm, {.dtype = at::kHalf}, actor_comm);
     PpoSettings settings = half_ppo();
     settings.align_overflow = align;
+    settings.ema_beta = 0.5;
     Ppo ppo(world.models(), settings, tiny_prompts());
     for (int step = 0; step < 3; ++step) {
       armed = step == 1;
+      const at::Tensor before = ppo.actor_average()->shards().at(0).clone();
       records[comm->rank()].push_back(ppo.step(step));
+      EXPECT_EQ(at::equal(before, ppo.actor_average()->shards().at(0)), step == 1)
+          << "the average follows an update that is made and no other: step " << step;
     }
   });
 }

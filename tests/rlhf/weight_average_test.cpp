@@ -65,6 +65,11 @@ TEST(WeightAverage, NoneIsKeptUnlessAskedForAndImpossibleDecaysAreRefused) {
     PpoWorld world(folder, comm, {});
     Ppo ppo(world.models(), tiny_ppo(), tiny_prompts());
     EXPECT_EQ(ppo.actor_average(), nullptr);
+    PpoWorld other(folder, comm, {});
+    PpoSettings settings = tiny_ppo();
+    settings.ema_beta = 0.0;
+    Ppo forgetful(other.models(), settings, tiny_prompts());
+    EXPECT_NE(forgetful.actor_average(), nullptr);
     EXPECT_THROW(WeightAverage(world.actor->store, 1.0), UsageError);
     EXPECT_THROW(WeightAverage(world.actor->store, -0.1), UsageError);
   });
