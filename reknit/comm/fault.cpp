@@ -77,8 +77,9 @@ class FaultCommunicator : public OperationCommunicator {
   int size() const override { return inner_->size(); }
   const CommOptions& options() const override { return inner_->options(); }
 
-  std::unique_ptr<Communicator> split(int color, const std::string& name) override {
-    return make_fault(inner_->split(color, name), plan_);
+  std::unique_ptr<Communicator> split(const std::vector<int>& members,
+                                      const std::string& name) override {
+    return make_fault(inner_->split(members, name), plan_);
   }
   void abort(const std::string& reason) noexcept override { inner_->abort(reason); }
 

@@ -48,8 +48,9 @@ class NcclCommunicator : public OperationCommunicator {
   int size() const override { return group_->size(); }
   const CommOptions& options() const override { return group_->options(); }
   void abort(const std::string& reason) noexcept override { group_->abort(reason); }
-  std::unique_ptr<Communicator> split(int color, const std::string& name) override {
-    auto [part, part_rank] = group_->split(rank_, color, name);
+  std::unique_ptr<Communicator> split(const std::vector<int>& members,
+                                      const std::string& name) override {
+    auto [part, part_rank] = group_->split(rank_, members, name);
     return std::make_unique<NcclCommunicator>(std::move(part), part_rank);
   }
 

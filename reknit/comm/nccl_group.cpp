@@ -5,6 +5,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
 #include <thread>
 
 namespace reknit {
@@ -393,16 +394,14 @@ bool NcclGroup::ready(const InFlight& operation) const noexcept {
   }
 }
 
-/// The group of one color, shared by its ranks in this process.
-std::shared_ptr<NcclGroup> NcclGroup::part_of(int64_t number, int color, int size,
-                                              const std::string& name) {
-  CommOptions options = options_;
-  options.name = str(name, ".", color);
+/// The group whose lowest member is `lowest`, shared by its ranks in this process.
+std::shared_ptr<NcclGroup> NcclGroup::part_of(int64_t number, int lowest, int size,
+                                              const CommOptions& options) {
   Lock lock(mutex_);
-  auto& known = parts_[{number, color}];
+  auto& known = parts_[{number, lowest}];
   auto part = known.lock();
   if (!part) {
-    part = std::make_shared<NcclGroup>(job_, str(path_, "/", number, ".", color), size, options);
+    part = std::make_shared<NcclGroup>(job_, str(path_, "/", number, ".", lowest), size, options);
     known = part;
   }
   return part;
@@ -435,8 +434,12 @@ ncclComm_t NcclGroup::await_part(int rank, int64_t sequence) {
   }
 }
 
-std::pair<std::shared_ptr<NcclGroup>, int> NcclGroup::split(int rank, int color,
+std::pair<std::shared_ptr<NcclGroup>, int> NcclGroup::split(int rank,
+                                                            const std::vector<int>& members,
                                                             const std::string& name) {
+  const CommOptions options = part_options(options_, size_, rank, members, name);
+  const int lowest = *std::min_element(members.begin(), members.end());
+  const auto place = std::find(members.begin(), members.end(), rank) - members.begin();
   LocalRank& local = *ranks_[rank];
   require_alive();
   const int64_t sequence = local.joined++;
@@ -450,7 +453,7 @@ std::pair<std::shared_ptr<NcclGroup>, int> NcclGroup::split(int rank, int color,
     parent = local.comm;
     local.splitting = nullptr;
     if (parent != nullptr) {
-      result = ncclCommSplit(parent, color, rank, &local.splitting, &config);
+      result = ncclCommSplit(parent, lowest, static_cast<int>(place), &local.splitting, &config);
     }
   }
   finish(rank, parent, result, CommKind::kSplit, sequence);
@@ -459,7 +462,11 @@ std::pair<std::shared_ptr<NcclGroup>, int> NcclGroup::split(int rank, int color,
   int part_rank = 0;
   ncclCommCount(comm, &part_size);
   ncclCommUserRank(comm, &part_rank);
-  auto part = part_of(number, color, part_size, name);
+  if (part_size != static_cast<int>(members.size()) || part_rank != place) {
+    fail(split_sentence(options_, sequence, rank, members));
+    require_alive();
+  }
+  auto part = part_of(number, lowest, part_size, options);
   require_alive();  // an abort from here on is told to the part too
   part->install(part_rank, local.device, comm);
   return {part, part_rank};

@@ -64,8 +64,9 @@ class NcclGroup : public JobMember {
 
   /// Queues `operation` of `rank` on `stream`. Rank's thread.
   InFlight start(int rank, const Operation& operation, const Stream& stream);
-  /// The group of `rank` and its colleagues of one color, and its rank there.
-  std::pair<std::shared_ptr<NcclGroup>, int> split(int rank, int color, const std::string& name);
+  /// The group of `members`, of which `rank` is one, and its rank there.
+  std::pair<std::shared_ptr<NcclGroup>, int> split(int rank, const std::vector<int>& members,
+                                                   const std::string& name);
   /// Orders `stream` after the operation; a CPU stream: blocks the host until then.
   void wait(const InFlight& operation, const Stream& stream);
   bool ready(const InFlight& operation) const noexcept;
@@ -87,7 +88,8 @@ class NcclGroup : public JobMember {
   ncclResult_t issue(LocalRank& rank, const Operation& operation, const Stream& stream);
   void register_buffers(LocalRank& rank, const Operation& operation);
   void forget(void* base) noexcept;
-  std::shared_ptr<NcclGroup> part_of(int64_t number, int color, int size, const std::string& name);
+  std::shared_ptr<NcclGroup> part_of(int64_t number, int lowest, int size,
+                                     const CommOptions& options);
   std::string late(const InFlight& operation);
   void poll() noexcept;
   void look_after(int rank);

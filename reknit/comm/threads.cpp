@@ -96,9 +96,11 @@ class ThreadCommunicator : public OperationCommunicator {
   int size() const override { return group_->size(); }
   const CommOptions& options() const override { return group_->options(); }
 
-  std::unique_ptr<Communicator> split(int color, const std::string& name) override {
+  std::unique_ptr<Communicator> split(const std::vector<int>& members,
+                                      const std::string& name) override {
+    part_options(options(), size(), rank_, members, name);  // checks them before anyone waits
     auto joint = group_->join(
-        rank_, Operation{.kind = CommKind::kSplit, .color = color, .name = name}, Stream());
+        rank_, Operation{.kind = CommKind::kSplit, .members = members, .name = name}, Stream());
     group_->wait(*joint, CommKind::kSplit, Stream());
     return group_->take_split(*joint, rank_);
   }
@@ -204,11 +206,14 @@ void ThreadGroup::perform_last(std::unique_lock<std::mutex>& lock, Joint& joint,
                   " failed on rank ", rank, ": ", first_line(error));
   }
   joint.sides.clear();
+  if (failure) {
+    abort(*failure);  // before anyone sees the joint as performed
+  }
   lock.lock();
   joint.state = Joint::State::kPerformed;
   changed_.notify_all();
   if (failure) {
-    fail(lock, *failure);
+    throw CommError(*failure);
   }
 }
 
@@ -248,21 +253,26 @@ void ThreadGroup::queue_on_devices(Joint& joint) {
 }
 
 void ThreadGroup::make_split(Joint& joint) {
-  std::map<int, std::vector<int>> members;
-  for (int rank = 0; rank < size_; ++rank) {
-    members[joint.sides[rank].color].push_back(rank);
-  }
   joint.split.resize(size_);
-  for (const auto& [color, ranks] : members) {
-    CommOptions options = options_;
-    options.name = str(joint.sides[ranks[0]].name, ".", color);
-    auto group = std::make_shared<ThreadGroup>(static_cast<int>(ranks.size()), options);
+  for (int rank = 0; rank < size_; ++rank) {
+    const Operation& side = joint.sides[rank];
+    for (const int member : side.members) {
+      require<CommError>(joint.sides[member].members == side.members,
+                         split_sentence(options_, joint.sequence, rank, side.members));
+    }
+    if (side.members.front() != rank) {
+      continue;
+    }
+    auto group =
+        std::make_shared<ThreadGroup>(static_cast<int>(side.members.size()),
+                                      part_options(options_, size_, rank, side.members, side.name));
     {
       std::lock_guard lock(mutex_);
       children_.push_back(group);
     }
-    for (size_t i = 0; i < ranks.size(); ++i) {
-      joint.split[ranks[i]] = std::make_unique<ThreadCommunicator>(group, static_cast<int>(i));
+    for (size_t i = 0; i < side.members.size(); ++i) {
+      joint.split[side.members[i]] =
+          std::make_unique<ThreadCommunicator>(group, static_cast<int>(i));
     }
   }
 }

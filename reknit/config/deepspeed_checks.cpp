@@ -59,11 +59,6 @@ void check_precision(const json& config, ConfigReading& reading) {
     wrong(reading, "fp16.min_loss_scale", str(c.fp16.min_loss_scale),
           "must be above 0 when the loss scale is dynamic");
   }
-  if (c.communication_data_type && *c.communication_data_type != to_string(c.precision())) {
-    wrong(reading, "communication_data_type", *c.communication_data_type,
-          str("gradients are reduced in the model's precision, ", to_string(c.precision())),
-          "leave communication_data_type out");
-  }
   const json* dtype = find_path(config, "data_types.param_dtype");
   if (dtype != nullptr && dtype->is_string() && *dtype != "auto" &&
       *dtype != to_string(c.precision())) {
@@ -84,11 +79,6 @@ void check_zero(const RunShape& shape, ConfigReading& reading) {
   }
   if (zero.mics_hierarchical) {
     check_hierarchical(shape, reading);
-    reading.findings.push_back(
-        {Severity::kNote, "zero_optimization.mics_hierarchical_params_gather", "true",
-         "the shard group is gathered in one call, which the communication library routes; the "
-         "values are the same",
-         ""});
   }
   if (zero.mics_shard_size == -1) {
     return;
@@ -160,6 +150,19 @@ std::vector<std::vector<int64_t>> shard_groups(int64_t ranks, int64_t shard_size
   std::vector<std::vector<int64_t>> groups(ranks / shard_size);
   for (int64_t rank = 0; rank < ranks; ++rank) {
     groups[rank / shard_size].push_back(rank);
+  }
+  return groups;
+}
+
+std::vector<std::vector<int64_t>> node_groups(int64_t ranks, int64_t shard_size, int64_t local) {
+  std::vector<std::vector<int64_t>> groups;
+  for (int64_t first = 0; first < ranks; first += shard_size) {
+    for (int64_t place = 0; place < local; ++place) {
+      std::vector<int64_t>& group = groups.emplace_back();
+      for (int64_t rank = first + place; rank < first + shard_size; rank += local) {
+        group.push_back(rank);
+      }
+    }
   }
   return groups;
 }

@@ -158,9 +158,11 @@ void write_state(const RunState& run, const Json& extra, const std::string& out_
   write_file(path, state_json(run, extra).dump(1) + "\n");
   Manifest manifest{next_serial(out_dir), {{kStateName, record_file(path)}}};
   for (size_t i = 0; i < run.models.size(); ++i) {
-    const int shards = run.models[i].store->settings().placement.shard_size;
-    for (int shard = 0; shard < shards; ++shard) {
-      manifest.files[shard_file_name(run.models[i].name, shard)] = records[shard][i];
+    // Rank 0 writes this: its shard group is the one that wrote the shards.
+    const std::vector<int>& writers = run.models[i].store->comms().shard_ranks;
+    for (size_t shard = 0; shard < writers.size(); ++shard) {
+      manifest.files[shard_file_name(run.models[i].name, static_cast<int>(shard))] =
+          records[writers[shard]][i];
     }
   }
   write_manifest(folder, manifest);

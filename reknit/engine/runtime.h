@@ -20,6 +20,7 @@ struct RankPlan {
   std::vector<c10::Device> devices;      ///< one per rank of this process
   std::optional<Rendezvous> rendezvous;  ///< of a launched process; then one device
   std::chrono::milliseconds timeout{600'000};
+  int nodes = 1;  ///< that all ranks are spread over, in consecutive runs
 };
 
 /// What a rank finds when it starts.

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <set>
 
 namespace reknit {
 namespace {
@@ -191,6 +192,7 @@ void Ppo::check_prompts() const {
 
 PpoRecord Ppo::step(int64_t step) {
   const auto start = Clock::now();
+  const CommCounts before = comm_counts();
   PpoRecord record;
   record.step = step + 1;
   generate(step, record);
@@ -202,7 +204,22 @@ PpoRecord Ppo::step(int64_t step) {
   record.train_s = seconds_since(train_start);
   record.e2e_s = seconds_since(start);
   record.other_s = record.e2e_s - record.gather_s - record.generate_s - record.train_s;
+  record.comm = comm_counts();
+  record.comm -= before;
   return record;
+}
+
+CommCounts Ppo::comm_counts() const {
+  CommCounts sum;
+  std::set<const Communicator*> worlds;
+  for (const Model* model : models_.all()) {
+    const StoreComms& comms = model->store.comms();
+    sum += comms.counts();
+    if (worlds.insert(comms.world.get()).second) {
+      sum += comms.world->counts();
+    }
+  }
+  return sum;
 }
 
 // The prompts of this rank: of every minibatch its part, in rank order.

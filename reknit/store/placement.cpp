@@ -2,29 +2,129 @@
 
 #include "reknit/base/error.h"
 
-namespace reknit {
+#include <ATen/ATen.h>
 
-StoreComms StoreComms::over(std::shared_ptr<Communicator> world, int shard_size) {
+#include <algorithm>
+
+namespace reknit {
+namespace {
+
+/// 0 where nodes are not equal runs of consecutive ranks.
+int ranks_per_node(const std::vector<int>& nodes, int world) {
+  if (nodes.empty()) {
+    return world;
+  }
+  const int local = static_cast<int>(std::count(nodes.begin(), nodes.end(), nodes.front()));
+  for (int rank = 0; rank < world; ++rank) {
+    if (world % local != 0 || nodes[rank] != nodes[rank / local * local] ||
+        (rank >= local && nodes[rank] == nodes[rank - local])) {
+      return 0;
+    }
+  }
+  return local;
+}
+
+bool spans_whole_nodes(int shard_size, int local) {
+  return local > 0 && shard_size > local && shard_size % local == 0;
+}
+
+void require_hierarchy(int shard_size, int local) {
+  if (!spans_whole_nodes(shard_size, local)) {
+    throw UsageError(str("a hierarchical gather needs shard groups of two whole nodes or more: ",
+                         shard_size, " ranks a group with ", local, " ranks a node"),
+                     shard_size <= local ? "gather flat: the group is inside one node"
+                                         : "make the group a multiple of the ranks a node");
+  }
+}
+
+}  // namespace
+
+std::vector<int> shard_order(const std::vector<int>& nodes, int world, int first, int shard_size) {
+  const int local = ranks_per_node(nodes, world);
+  const int num_nodes =
+      spans_whole_nodes(shard_size, local) && !REKNIT_MUTANT(number_shards_by_rank)
+          ? shard_size / local
+          : 1;
+  std::vector<int> order;
+  for (int shard = 0; shard < shard_size; ++shard) {
+    const int node = shard % num_nodes;
+    const int local_rank = shard / num_nodes;
+    order.push_back(first + node * (shard_size / num_nodes) + local_rank);
+  }
+  return order;
+}
+
+StoreComms StoreComms::over(std::shared_ptr<Communicator> world, int shard_size,
+                            bool hierarchical) {
   const int size = world->size();
   require<UsageError>(shard_size > 0 && size % shard_size == 0, "a shard group of ", shard_size,
                       " ranks does not divide the world of ", size, " ranks");
+  const std::vector<int>& nodes = world->options().nodes;
+  const int rank = world->rank();
+  const int first = rank / shard_size * shard_size;
   StoreComms comms;
-  const int shard_group = world->rank() / shard_size;
-  comms.gather = world->split(shard_group, "gather");
-  comms.reduce = world->split(shard_group, "reduce");
+  comms.shard_ranks = shard_order(nodes, size, first, shard_size);
+  comms.gather = world->split(comms.shard_ranks, "gather");
+  comms.reduce = world->split(comms.shard_ranks, "reduce");
+  const int shard = comms.reduce->rank();
   if (shard_size < size) {
-    comms.replica = world->split(world->rank() % shard_size, "replica");
+    std::vector<int> replicas;
+    for (int group = 0; group < size; group += shard_size) {
+      replicas.push_back(shard_order(nodes, size, group, shard_size)[shard]);
+    }
+    comms.replica = world->split(replicas, "replica");
+  }
+  if (hierarchical) {
+    const int local = ranks_per_node(nodes, size);
+    require_hierarchy(shard_size, local);
+    std::vector<int> same_place;
+    std::vector<int> same_node;
+    for (int r = first; r < first + shard_size; ++r) {
+      if (r % local == rank % local) {
+        same_place.push_back(r);
+      }
+      if (r / local == rank / local) {
+        same_node.push_back(r);
+      }
+    }
+    comms.across = world->split(same_place, "across");
+    comms.inside = world->split(same_node, "inside");
   }
   comms.world = std::move(world);
   return comms;
 }
 
 void StoreComms::abort(const std::string& reason) noexcept {
-  for (const auto& comm : {gather, reduce, replica, world}) {
+  for (const auto& comm : {gather, reduce, replica, across, inside, world}) {
     if (comm) {
       comm->abort(reason);
     }
   }
+}
+
+CommCounts StoreComms::counts() const {
+  CommCounts sum;
+  for (const auto& comm : {gather, reduce, replica, across, inside}) {
+    if (comm) {
+      sum += comm->counts();
+    }
+  }
+  return sum;
+}
+
+// The buffer is one slice for each local rank; a slice is the shards of that local rank's
+// ranks, node by node.
+StoreComms::Stages StoreComms::stages_of(const std::vector<GatherPair>& pairs) const {
+  Stages stages;
+  const int slices = inside->size();
+  const int sent =
+      REKNIT_MUTANT(second_stage_sends_another_slice) ? across->rank() % slices : inside->rank();
+  for (const GatherPair& pair : pairs) {
+    const int64_t length = pair.full.numel() / slices;
+    stages.across.push_back({pair.full.narrow(0, inside->rank() * length, length), pair.shard});
+    stages.inside.push_back({pair.full, pair.full.narrow(0, sent * length, length)});
+  }
+  return stages;
 }
 
 }  // namespace reknit

@@ -46,10 +46,11 @@ void Store::set_order(std::vector<GroupId> forward_order) {
 
 void Store::seal() {
   REKNIT_INVARIANT(!sealed_, "the store ", settings_.name, " was sealed twice");
-  const LayoutRules rules{settings_.dtype, settings_.placement.shard_size,
-                          settings_.persistence_threshold};
+  LayoutRules rules{settings_.dtype, settings_.placement.shard_size,
+                    settings_.persistence_threshold, settings_.persistence_limit};
   for (const auto& group : groups_) {
     group->layout = GroupLayout::of(group->spec, rules);
+    rules.persistence_limit -= group->layout.persistent_numel;
     allocate(*group);
   }
   require_slots();
@@ -67,6 +68,7 @@ at::Tensor Store::new_buffer(int64_t numel, at::ScalarType dtype) const {
 
 void Store::allocate(Group& group) {
   const Placement& placement = settings_.placement;
+  bool on_the_wire = false;
   for (const SegmentLayout& layout : group.layout.segments) {
     Segment segment;
     segment.resident = layout.persistent || placement.weight_shards() == 1;
@@ -79,6 +81,11 @@ void Store::allocate(Group& group) {
     if (layout.trainable) {
       segment.gradient_offset = group.gradient_bytes;
       group.gradient_bytes += layout.bytes();
+      segment.wire_offset = group.wire_bytes;
+      group.wire_bytes +=
+          layout.padded *
+          static_cast<int64_t>(c10::elementSize(settings_.reduce_dtype.value_or(layout.dtype)));
+      on_the_wire = on_the_wire || settings_.reduce_dtype.value_or(layout.dtype) != layout.dtype;
       segment.grad = new_buffer(layout.padded / placement.gradient_shards(), at::kFloat);
       const Extent mine = placement.optimizer_shards() == 1 ? Extent{0, layout.padded}
                                                             : layout.shard(shard_index());
@@ -88,6 +95,9 @@ void Store::allocate(Group& group) {
                            : at::zeros({mine.size()}, segment.grad.options());
     }
     group.segments.push_back(std::move(segment));
+  }
+  if (!on_the_wire || placement.gradient_shards() == 1) {
+    group.wire_bytes = 0;
   }
   if (group.slot_bytes == 0) {
     group.state->make_resident();
@@ -100,6 +110,7 @@ void Store::require_slots() {
   };
   std::map<int64_t, Demand> weights;
   std::map<int64_t, Demand> gradients;
+  std::map<int64_t, Demand> wires;
   for (const auto& group : groups_) {
     Demand& weight = weights[SlotPool::class_of(group->slot_bytes)];
     weight.groups += 1;
@@ -107,6 +118,7 @@ void Store::require_slots() {
     Demand& gradient = gradients[SlotPool::class_of(group->gradient_bytes)];
     gradient.groups += 1;
     gradient.kept += group->keep;
+    wires[SlotPool::class_of(group->wire_bytes)].groups += 1;
   }
   std::map<int64_t, int> wanted;
   for (const auto& [bytes, demand] : weights) {
@@ -114,6 +126,9 @@ void Store::require_slots() {
   }
   for (const auto& [bytes, demand] : gradients) {
     wanted[bytes] += std::min(demand.groups, demand.kept + 2);
+  }
+  for (const auto& [bytes, demand] : wires) {
+    wanted[bytes] += std::min(demand.groups, 2);
   }
   for (const auto& [bytes, count] : wanted) {
     pool_.require(bytes, count);

@@ -25,12 +25,17 @@ namespace reknit {
 
 struct StoreSettings {
   std::string name = "model";         ///< appears in errors: "actor"
-  at::ScalarType dtype = at::kFloat;  ///< of weights and of the gradients on the wire
+  at::ScalarType dtype = at::kFloat;  ///< of weights
   Placement placement;
-  int64_t persistence_threshold = 0;  ///< elements
-  int prefetch_depth = 1;             ///< groups gathered ahead; 0: none
-  bool training = true;               ///< false: no gradients, no masters
-  SlotPool::Allocator allocator;      ///< of shards; empty: plain memory on the rank's device
+  int64_t persistence_threshold = 0;  ///< elements; see LayoutRules
+  int64_t persistence_limit = INT64_MAX;
+  int prefetch_depth = 1;  ///< groups gathered ahead; 0: none
+  bool overlap = true;     ///< false: every gather and reduction is waited for at once
+  /// Of gradients while they are summed over ranks. Empty: the weights' where a group is
+  /// reduced as it appears (ZeRO 2 and 3), fp32 for what is summed at the boundary.
+  std::optional<at::ScalarType> reduce_dtype;
+  bool training = true;           ///< false: no gradients, no masters
+  SlotPool::Allocator allocator;  ///< of shards; empty: plain memory on the rank's device
 };
 
 /// A parameter's part of an optimizer shard.
@@ -155,6 +160,7 @@ class Store final : public ParamSource, private LeaseOwner {
     bool resident = false;
     int64_t slot_offset = -1;      ///< bytes, of a gathered segment
     int64_t gradient_offset = -1;  ///< bytes, of a trainable segment
+    int64_t wire_offset = -1;      ///< bytes, of one that is reduced in another dtype
   };
   struct Group {
     GroupSpec spec;
@@ -163,6 +169,7 @@ class Store final : public ParamSource, private LeaseOwner {
     std::vector<Segment> segments;
     int64_t slot_bytes = 0;      ///< 0: everything is resident
     int64_t gradient_bytes = 0;  ///< 0: nothing is trainable
+    int64_t wire_bytes = 0;      ///< 0: gradients are reduced as they are
     bool keep = false;           ///< appears twice in the order
     std::optional<Pending<Slot>> gathering;
     Slot slot;
@@ -194,7 +201,12 @@ class Store final : public ParamSource, private LeaseOwner {
   void start_reduce(GroupId id);
   void finish_oldest_reduce();
   at::Tensor gradient_view(const Group& group, int segment) const;
+  at::Tensor wire_view(const Group& group, const Slot& slot, int segment) const;
+  void move_to_wire(Group& group);
   void sum_over_ranks();
+  void all_reduce_gradients(Communicator& comm, const std::vector<at::Tensor>& grads);
+  void scatter_gradients(const std::vector<at::Tensor>& grads,
+                         const std::vector<at::Tensor>& pieces);
   std::vector<OptimizerShard> optimizer_shards(bool with_grad);
   static std::vector<ShardSlice> slices_of(const Group& group, int segment, Extent held);
   void clear_gradients();

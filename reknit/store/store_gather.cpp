@@ -74,7 +74,7 @@ void Store::start_gather(GroupId id, Phase phase) {
     stream.wait(weights_written_);
   }
   const auto pairs = gather_pairs(group, slot->bytes());
-  group.gathering.emplace(comms_.gather->all_gather(std::move(*slot), pairs, stream));
+  group.gathering.emplace(comms_.all_gather(std::move(*slot), pairs, stream));
 }
 
 void Store::finish_gather(Group& group) {
@@ -113,7 +113,7 @@ void Store::advance_position(GroupId id, bool backwards) {
 }
 
 void Store::prefetch_after(GroupId id, Phase phase) {
-  if (order_.empty() || pinned_ || phase == Phase::kSave) {
+  if (order_.empty() || pinned_ || !settings_.overlap || phase == Phase::kSave) {
     return;
   }
   const bool backwards = phase == Phase::kBackward;
@@ -205,7 +205,7 @@ void Store::pin() {
     }
     group.state->begin_gather(Phase::kGenerate);
     pending[g].emplace(
-        comms_.gather->all_gather(group.pinned, gather_pairs(group, group.pinned), rank.gather));
+        comms_.all_gather(group.pinned, gather_pairs(group, group.pinned), rank.gather));
   }
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (pending[g]) {

@@ -161,7 +161,7 @@ void Store::gather_replicated_weights() {
     }
   }
   if (!pairs.empty()) {
-    comms_.gather->all_gather(std::move(keep), pairs, rank.compute).wait(rank.compute);
+    comms_.all_gather(std::move(keep), pairs, rank.compute).wait(rank.compute);
   }
 }
 

@@ -102,7 +102,7 @@ TEST(Fault, SplitGroupsFollowThePlanToo) {
     return Fault{.fail = kind == CommKind::kAllGather};
   };
   run(plan, [](Communicator& comm) {
-    auto alone = comm.split(comm.rank(), "alone");
+    auto alone = comm.split({comm.rank()}, "alone");
     const at::Tensor full = ones();
     EXPECT_THROW((void)alone->all_gather(full, {{full, full}}, Stream()), CommError);
   });

@@ -237,16 +237,17 @@ TEST(DeepSpeedConfig, MicsIsJudgedAgainstRanksNodesAndStage) {
   EXPECT_THAT(errors(mics(2, false), shape(4, 3)), HasSubstr("cannot be spread over 3"));
 }
 
-TEST(DeepSpeedConfig, GradientsAreReducedInTheModelsPrecision) {
-  EXPECT_THAT(errors(R"({"bf16":{"enabled":true},"communication_data_type":"fp32"})"),
-              HasSubstr("communication_data_type = fp32: gradients are reduced in"));
+TEST(DeepSpeedConfig, GradientsAreReducedInAnyPrecision) {
+  EXPECT_EQ(errors(R"({"bf16":{"enabled":true},"communication_data_type":"fp32"})"), "valid");
   EXPECT_EQ(errors(R"({"bf16":{"enabled":true},"communication_data_type":"bf16"})"), "valid");
+  EXPECT_THAT(errors(R"({"communication_data_type":"fp8"})"), HasSubstr("fp32|fp16|bf16"));
 }
 
 TEST(DeepSpeedConfig, MicsGroupsAreRunsAndTheirColumns) {
   using Groups = std::vector<std::vector<int64_t>>;
   EXPECT_EQ(shard_groups(4, 2), (Groups{{0, 1}, {2, 3}}));
   EXPECT_EQ(replica_groups(4, 2), (Groups{{0, 2}, {1, 3}}));
+  EXPECT_EQ(node_groups(8, 4, 2), (Groups{{0, 2}, {1, 3}, {4, 6}, {5, 7}}));
 }
 
 TEST(DeepSpeedConfig, RefusedKeysAreFineAtTheirDefaultsAndOnlyThere) {

@@ -1,6 +1,7 @@
 #include "tests/store/explorer_model.h"
 
 #include "reknit/base/error.h"
+#include "reknit/comm/topology.h"
 
 #include <ATen/ATen.h>
 
@@ -8,28 +9,6 @@
 
 namespace reknit::explorer {
 namespace {
-
-StoreComms comms_of(const Case& c, int rank) {
-  const int shard = c.placement.shard_size;
-  std::vector<int> all, mine, replicas;
-  for (int r = 0; r < c.world; ++r) {
-    all.push_back(r);
-    if (r / shard == rank / shard) {
-      mine.push_back(r);
-    }
-    if (r % shard == rank % shard) {
-      replicas.push_back(r);
-    }
-  }
-  StoreComms comms;
-  comms.world = make_communicator("world", all, rank);
-  comms.gather = make_communicator(str("gather.", rank / shard), mine, rank);
-  comms.reduce = make_communicator(str("reduce.", rank / shard), mine, rank);
-  if (replicas.size() > 1) {
-    comms.replica = make_communicator(str("replica.", rank % shard), replicas, rank);
-  }
-  return comms;
-}
 
 void require_that(bool ok, const std::string& sentence) {
   if (!ok) {
@@ -41,7 +20,9 @@ void require_that(bool ok, const std::string& sentence) {
 
 Model::Model(const Case& c, Recorder& recorder, int rank)
     : case_(c), recorder_(recorder), rank_(rank) {
-  StoreComms comms = comms_of(c, rank);
+  StoreComms comms = StoreComms::over(
+      make_world({.name = "world", .nodes = spread_over_nodes(c.world, c.nodes)}, c.world, rank),
+      c.placement.shard_size, c.placement.hierarchical);
   gather_ = comms.gather;
   const auto device = device_of(rank);
   const auto allocate = [device](int64_t bytes) {

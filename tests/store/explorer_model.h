@@ -21,6 +21,7 @@ struct Case {
   std::vector<std::vector<int64_t>> groups{{40, 3}, {70}, {33}};  ///< sizes of parameters
   std::vector<GroupId> order = {};                                ///< empty: as added
   int64_t persistence_threshold = 0;
+  int nodes = 1;
 };
 
 /// One rank's model while it is recorded.

@@ -72,6 +72,16 @@ std::vector<Scenario> training_cases() {
     add({.name = str("ZeRO-", stage), .placement = {stage, 2}}, 2, 2);
   }
   add({.name = "shard groups that are replicas", .world = 4, .placement = {3, 2}}, 2, 1);
+  for (const int depth : {0, 1}) {
+    add({.name = str("two-stage gathers, depth ", depth),
+         .world = 4,
+         .placement = {3, 4, true},
+         .depth = depth,
+         .groups = {{70}, {40, 3}, {130}},
+         .persistence_threshold = 10,
+         .nodes = 2},
+        2, 1);
+  }
   add({.name = "persistent parameters", .groups = kFour, .persistence_threshold = 40}, 2, 2);
   add({.name = "an empty group", .groups = {{40}, {}, {33, 0}}}, 2, 1);
   return scenarios;
@@ -287,6 +297,9 @@ const std::vector<std::vector<std::string>> kMutants = {
     {"forget_to_clear_gradients"},
     {"forget_replicated_weights"},
     {"write_unseen_by_gathers"},
+    {"second_stage_does_not_wait"},
+    {"number_shards_by_rank"},
+    {"second_stage_sends_another_slice"},
 };
 
 TEST(Explorer, FindsEveryPlantedMutant) {
