@@ -33,6 +33,7 @@ Model::Model(const Case& c, Recorder& recorder, int rank)
                                                  .placement = c.placement,
                                                  .persistence_threshold = c.persistence_threshold,
                                                  .prefetch_depth = c.depth,
+                                                 .overlap = c.overlap,
                                                  .allocator = {}},
                                    std::move(comms), *pool_);
   for (size_t g = 0; g < c.groups.size(); ++g) {

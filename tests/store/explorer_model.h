@@ -22,6 +22,7 @@ struct Case {
   std::vector<GroupId> order = {};                                ///< empty: as added
   int64_t persistence_threshold = 0;
   int nodes = 1;
+  bool overlap = true;
 };
 
 /// One rank's model while it is recorded.

@@ -82,6 +82,7 @@ std::vector<Scenario> training_cases() {
          .nodes = 2},
         2, 1);
   }
+  add({.name = "waiting at once", .groups = kOneClass, .overlap = false}, 2, 2);
   add({.name = "persistent parameters", .groups = kFour, .persistence_threshold = 40}, 2, 2);
   add({.name = "an empty group", .groups = {{40}, {}, {33, 0}}}, 2, 1);
   return scenarios;
