@@ -65,7 +65,8 @@ StoreSettings store_settings(const std::string& name, const ModelSettings& setti
   return {.name = name,
           .dtype = scalar_type(config.precision()),
           .placement = {static_cast<int>(config.zero.stage), shard_size,
-                        mics && config.zero.mics_hierarchical},
+                        mics && config.zero.mics_hierarchical,
+                        static_cast<int>(training ? config.zero.hpz_partition_size : 1)},
           // DeepSpeed keeps parameters of exactly the threshold whole too.
           .persistence_threshold = std::min(config.zero.persistence_threshold, INT64_MAX - 1) + 1,
           .persistence_limit = config.zero.model_persistence_threshold / shard_size,

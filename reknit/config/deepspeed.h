@@ -30,6 +30,7 @@ struct ZeroConfig {
   int64_t prefetch_bucket_size = 50'000'000;  ///< elements fetched ahead (stage 3)
   int64_t mics_shard_size = -1;               ///< ranks a shard group; -1: off
   bool mics_hierarchical = false;
+  int64_t hpz_partition_size = 1;  ///< ranks of a second copy; 1: none
 };
 
 struct Fp16Config {

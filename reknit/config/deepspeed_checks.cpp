@@ -47,6 +47,28 @@ void check_hierarchical(const RunShape& shape, ConfigReading& reading) {
   }
 }
 
+void check_secondary(const RunShape& shape, ConfigReading& reading) {
+  const ZeroConfig& zero = reading.config.zero;
+  const int64_t local = shape.ranks / shape.nodes;
+  if (zero.hpz_partition_size <= 1) {
+    return;
+  }
+  const std::string path = "zero_optimization.zero_hpz_partition_size";
+  const std::string value = str(zero.hpz_partition_size);
+  if (zero.stage != 3) {
+    wrong(reading, path, value, str("needs zero_optimization.stage 3, not ", zero.stage));
+  }
+  if (zero.mics_shard_size != -1) {
+    wrong(reading, path, value, "cannot be combined with zero_optimization.mics_shard_size",
+          "keep one of the two: both keep gathers inside a node");
+  }
+  if (local % zero.hpz_partition_size != 0) {
+    wrong(reading, path, value,
+          str("does not divide the ", local, " ranks of a node (", shape.ranks, " ranks, ",
+              shape.ranks_from, "; ", shape.nodes, " nodes, ", shape.nodes_from, ")"));
+  }
+}
+
 }  // namespace
 
 void check_precision(const json& config, ConfigReading& reading) {
@@ -80,6 +102,7 @@ void check_zero(const RunShape& shape, ConfigReading& reading) {
   if (zero.mics_hierarchical) {
     check_hierarchical(shape, reading);
   }
+  check_secondary(shape, reading);
   if (zero.mics_shard_size == -1) {
     return;
   }

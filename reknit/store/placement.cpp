@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace reknit {
 namespace {
@@ -54,48 +55,64 @@ std::vector<int> shard_order(const std::vector<int>& nodes, int world, int first
   return order;
 }
 
-StoreComms StoreComms::over(std::shared_ptr<Communicator> world, int shard_size,
-                            bool hierarchical) {
+StoreComms StoreComms::over(std::shared_ptr<Communicator> world, int shard_size) {
+  return over(std::move(world), Placement{.shard_size = shard_size});
+}
+
+StoreComms StoreComms::over(std::shared_ptr<Communicator> world, const Placement& placement) {
   const int size = world->size();
+  const int shard_size = placement.shard_size;
   require<UsageError>(shard_size > 0 && size % shard_size == 0, "a shard group of ", shard_size,
                       " ranks does not divide the world of ", size, " ranks");
+  require<UsageError>(placement.secondary_size > 0 && shard_size % placement.secondary_size == 0,
+                      "second copies over ", placement.secondary_size,
+                      " ranks do not divide a shard group of ", shard_size);
   const std::vector<int>& nodes = world->options().nodes;
-  const int rank = world->rank();
-  const int first = rank / shard_size * shard_size;
+  const int first = world->rank() / shard_size * shard_size;
   StoreComms comms;
   comms.shard_ranks = shard_order(nodes, size, first, shard_size);
   comms.gather = world->split(comms.shard_ranks, "gather");
   comms.reduce = world->split(comms.shard_ranks, "reduce");
-  const int shard = comms.reduce->rank();
   if (shard_size < size) {
     std::vector<int> replicas;
     for (int group = 0; group < size; group += shard_size) {
-      replicas.push_back(shard_order(nodes, size, group, shard_size)[shard]);
+      replicas.push_back(shard_order(nodes, size, group, shard_size)[comms.reduce->rank()]);
     }
     comms.replica = world->split(replicas, "replica");
   }
-  if (hierarchical) {
-    const int local = ranks_per_node(nodes, size);
-    require_hierarchy(shard_size, local);
-    std::vector<int> same_place;
-    std::vector<int> same_node;
-    for (int r = first; r < first + shard_size; ++r) {
-      if (r % local == rank % local) {
-        same_place.push_back(r);
-      }
-      if (r / local == rank / local) {
-        same_node.push_back(r);
-      }
-    }
-    comms.across = world->split(same_place, "across");
-    comms.inside = world->split(same_node, "inside");
+  if (placement.hierarchical) {
+    comms.split_stages(*world, first);
+  }
+  if (placement.secondary_size > 1) {
+    std::vector<int> neighbours(placement.secondary_size);
+    std::iota(neighbours.begin(), neighbours.end(),
+              world->rank() / placement.secondary_size * placement.secondary_size);
+    comms.secondary = world->split(neighbours, "secondary");
   }
   comms.world = std::move(world);
   return comms;
 }
 
+void StoreComms::split_stages(Communicator& all, int first) {
+  const auto shard_size = static_cast<int>(shard_ranks.size());
+  const int local = ranks_per_node(all.options().nodes, all.size());
+  require_hierarchy(shard_size, local);
+  std::vector<int> same_place;
+  std::vector<int> same_node;
+  for (int rank = first; rank < first + shard_size; ++rank) {
+    if (rank % local == all.rank() % local) {
+      same_place.push_back(rank);
+    }
+    if (rank / local == all.rank() / local) {
+      same_node.push_back(rank);
+    }
+  }
+  across = all.split(same_place, "across");
+  inside = all.split(same_node, "inside");
+}
+
 void StoreComms::abort(const std::string& reason) noexcept {
-  for (const auto& comm : {gather, reduce, replica, across, inside, world}) {
+  for (const auto& comm : {gather, reduce, replica, across, inside, secondary, world}) {
     if (comm) {
       comm->abort(reason);
     }
@@ -104,7 +121,7 @@ void StoreComms::abort(const std::string& reason) noexcept {
 
 CommCounts StoreComms::counts() const {
   CommCounts sum;
-  for (const auto& comm : {gather, reduce, replica, across, inside}) {
+  for (const auto& comm : {gather, reduce, replica, across, inside, secondary}) {
     if (comm) {
       sum += comm->counts();
     }

@@ -26,6 +26,9 @@ struct Placement {
   int zero_stage = 3;
   int shard_size = 1;         ///< the world, or MiCS's group size
   bool hierarchical = false;  ///< weights are gathered across nodes first, then inside each
+  /// Ranks that hold a second copy of the weights between them (ZeRO++'s hpZ): cut from the
+  /// first gather after an update, it serves the later ones. 1: none.
+  int secondary_size = 1;
 
   int weight_shards() const { return zero_stage >= 3 ? shard_size : 1; }
   int gradient_shards() const { return zero_stage >= 2 ? shard_size : 1; }
@@ -41,12 +44,15 @@ struct StoreComms {
   std::shared_ptr<Communicator> replica;  ///< replica ranks: gradients at the boundary; may be null
   std::shared_ptr<Communicator> across;   ///< equal local ranks of the group's nodes; null: flat
   std::shared_ptr<Communicator> inside;   ///< the group's ranks on this node; null: flat
-  std::vector<int> shard_ranks;           ///< this shard group's ranks of the world, by shard
+  std::shared_ptr<Communicator> secondary;  ///< the ranks of a second copy; null: none
+  std::vector<int> shard_ranks;             ///< this shard group's ranks of the world, by shard
 
   /// Collective over `world`, whose options say the nodes. UsageError unless shard_size
-  /// divides the world, and for `hierarchical` unless a shard group is two whole nodes or more.
-  static StoreComms over(std::shared_ptr<Communicator> world, int shard_size,
-                         bool hierarchical = false);
+  /// divides the world and secondary_size the shard group, and for `hierarchical` unless a
+  /// shard group is two whole nodes or more.
+  static StoreComms over(std::shared_ptr<Communicator> world, const Placement& placement);
+  /// The same for a flat placement.
+  static StoreComms over(std::shared_ptr<Communicator> world, int shard_size);
   void abort(const std::string& reason) noexcept;
   /// What this rank has taken part in, on all groups but the world.
   CommCounts counts() const;
@@ -72,6 +78,7 @@ struct StoreComms {
     std::vector<GatherPair> inside;  ///< the slices, in place
   };
   Stages stages_of(const std::vector<GatherPair>& pairs) const;
+  void split_stages(Communicator& all, int first);
 };
 
 /// The ranks of the shard group that begins at `first`, by shard; `nodes` as in CommOptions.

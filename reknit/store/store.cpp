@@ -77,6 +77,10 @@ void Store::allocate(Group& group) {
     if (!segment.resident) {
       segment.slot_offset = group.slot_bytes;
       group.slot_bytes += layout.bytes();
+      if (comms_.secondary) {
+        segment.secondary =
+            new_buffer(layout.padded / settings_.placement.secondary_size, layout.dtype);
+      }
     }
     if (layout.trainable) {
       segment.gradient_offset = group.gradient_bytes;
@@ -162,6 +166,9 @@ void Store::write(GroupId id, int param, int64_t offset, const at::Tensor& value
                                      ? Extent{0, layout.padded}
                                      : layout.shard(shard_index()));
   }
+  if (!REKNIT_MUTANT(secondary_outlives_a_write)) {
+    group.secondary_version = 0;
+  }
   if (!REKNIT_MUTANT(write_unseen_by_gathers)) {
     weights_written_.record(this_rank().compute);
   }
@@ -212,6 +219,9 @@ int64_t Store::shard_bytes() const {
   for (const auto& group : groups_) {
     for (const Segment& segment : group->segments) {
       bytes += static_cast<int64_t>(segment.weight.nbytes());
+      if (segment.secondary.defined()) {
+        bytes += static_cast<int64_t>(segment.secondary.nbytes());
+      }
       if (segment.grad.defined()) {
         bytes += static_cast<int64_t>(segment.grad.nbytes());
       }

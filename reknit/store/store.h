@@ -154,9 +154,10 @@ class Store final : public ParamSource, private LeaseOwner {
   friend class Edit;
 
   struct Segment {
-    at::Tensor weight;  ///< flat, model dtype: the shard, or all of it where replicated
-    at::Tensor master;  ///< fp32, the optimizer shard; a view of weight where that is fp32
-    at::Tensor grad;    ///< fp32, the gradient shard
+    at::Tensor weight;     ///< flat, model dtype: the shard, or all of it where replicated
+    at::Tensor master;     ///< fp32, the optimizer shard; a view of weight where that is fp32
+    at::Tensor grad;       ///< fp32, the gradient shard
+    at::Tensor secondary;  ///< flat, model dtype: this rank's part of the second copy
     bool resident = false;
     int64_t slot_offset = -1;      ///< bytes, of a gathered segment
     int64_t gradient_offset = -1;  ///< bytes, of a trainable segment
@@ -167,10 +168,11 @@ class Store final : public ParamSource, private LeaseOwner {
     GroupLayout layout;
     std::shared_ptr<GroupState> state;
     std::vector<Segment> segments;
-    int64_t slot_bytes = 0;      ///< 0: everything is resident
-    int64_t gradient_bytes = 0;  ///< 0: nothing is trainable
-    int64_t wire_bytes = 0;      ///< 0: gradients are reduced as they are
-    bool keep = false;           ///< appears twice in the order
+    int64_t slot_bytes = 0;          ///< 0: everything is resident
+    int64_t gradient_bytes = 0;      ///< 0: nothing is trainable
+    int64_t wire_bytes = 0;          ///< 0: gradients are reduced as they are
+    bool keep = false;               ///< appears twice in the order
+    uint64_t secondary_version = 0;  ///< of the second copy; 0: none
     std::optional<Pending<Slot>> gathering;
     Slot slot;
     at::Tensor pinned;  ///< uint8 [slot_bytes] while memory for pinning is held
@@ -186,9 +188,12 @@ class Store final : public ParamSource, private LeaseOwner {
   void require_slots();
   at::Tensor new_buffer(int64_t numel, at::ScalarType dtype) const;
 
-  std::vector<GatherPair> gather_pairs(const Group& group, const at::Tensor& bytes) const;
+  std::vector<GatherPair> gather_pairs(const Group& group, const at::Tensor& bytes,
+                                       bool secondary) const;
   void start_gather(GroupId id, Phase phase);
   void finish_gather(Group& group);
+  bool has_secondary(const Group& group) const;
+  void refresh_secondary(Group& group);
   void advance_position(GroupId id, bool backwards);
   void prefetch_after(GroupId id, Phase phase);
   void discard_full(Group& group);
@@ -221,7 +226,8 @@ class Store final : public ParamSource, private LeaseOwner {
   std::optional<int64_t> position_;  ///< place in order_ of the last read of this pass
   bool backwards_ = false;           ///< direction of that read
   std::deque<GroupId> reductions_;
-  Event weights_written_;  ///< on the compute stream; gathers are ordered after it
+  Event weights_written_;    ///< on the compute stream; gathers are ordered after it
+  Event secondary_written_;  ///< the same for second copies
   bool sealed_ = false;
   bool pinned_ = false;
   bool updating_ = false;

@@ -45,15 +45,40 @@ Full Store::full(GroupId id, Phase phase) {
   return leased;
 }
 
-// One pair per gathered segment: its shard goes out, all of it lands in `bytes`.
-std::vector<GatherPair> Store::gather_pairs(const Group& group, const at::Tensor& bytes) const {
+bool Store::has_secondary(const Group& group) const {
+  return comms_.secondary &&
+         (group.secondary_version == group.state->version() ||
+          (REKNIT_MUTANT(secondary_of_any_version) && group.secondary_version > 0));
+}
+
+// Cuts this rank's part of the second copy out of a full one that has just arrived.
+void Store::refresh_secondary(Group& group) {
+  for (size_t i = 0; i < group.segments.size(); ++i) {
+    const Segment& segment = group.segments[i];
+    const SegmentLayout& layout = group.layout.segments[i];
+    if (segment.secondary.defined() && layout.padded > 0) {
+      const int64_t length = segment.secondary.numel();
+      segment.secondary.copy_(gathered_bytes(group)
+                                  .narrow(0, segment.slot_offset, layout.bytes())
+                                  .view(layout.dtype)
+                                  .narrow(0, comms_.secondary->rank() * length, length));
+    }
+  }
+  group.secondary_version = group.state->version();
+  secondary_written_.record(this_rank().compute);
+}
+
+// One pair per gathered segment: its shard (or its part of the second copy) goes out, all of
+// it lands in `bytes`.
+std::vector<GatherPair> Store::gather_pairs(const Group& group, const at::Tensor& bytes,
+                                            bool secondary) const {
   std::vector<GatherPair> pairs;
   for (size_t i = 0; i < group.segments.size(); ++i) {
     const Segment& segment = group.segments[i];
     const SegmentLayout& layout = group.layout.segments[i];
     if (!segment.resident && layout.padded > 0) {
       pairs.push_back({bytes.narrow(0, segment.slot_offset, layout.bytes()).view(layout.dtype),
-                       segment.weight});
+                       secondary ? segment.secondary : segment.weight});
     }
   }
   return pairs;
@@ -73,8 +98,16 @@ void Store::start_gather(GroupId id, Phase phase) {
   if (!REKNIT_MUTANT(gather_before_weights_written)) {
     stream.wait(weights_written_);
   }
-  const auto pairs = gather_pairs(group, slot->bytes());
-  group.gathering.emplace(comms_.all_gather(std::move(*slot), pairs, stream));
+  const bool secondary = has_secondary(group);
+  const auto pairs = gather_pairs(group, slot->bytes(), secondary);
+  if (!secondary) {
+    group.gathering.emplace(comms_.all_gather(std::move(*slot), pairs, stream));
+    return;
+  }
+  if (!REKNIT_MUTANT(gather_before_secondary_written)) {
+    stream.wait(secondary_written_);
+  }
+  group.gathering.emplace(comms_.secondary->all_gather(std::move(*slot), pairs, stream));
 }
 
 void Store::finish_gather(Group& group) {
@@ -84,6 +117,9 @@ void Store::finish_gather(Group& group) {
   group.slot = std::move(pending).wait(REKNIT_MUTANT(read_before_gather_is_done) ? rank.gather
                                                                                  : rank.compute);
   group.state->finish_gather();
+  if (comms_.secondary && !has_secondary(group)) {
+    refresh_secondary(group);
+  }
 }
 
 std::optional<Slot> Store::find_slot(int64_t bytes) {
@@ -205,7 +241,7 @@ void Store::pin() {
     }
     group.state->begin_gather(Phase::kGenerate);
     pending[g].emplace(
-        comms_.all_gather(group.pinned, gather_pairs(group, group.pinned), rank.gather));
+        comms_.all_gather(group.pinned, gather_pairs(group, group.pinned, false), rank.gather));
   }
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (pending[g]) {

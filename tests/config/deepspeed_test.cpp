@@ -237,6 +237,18 @@ TEST(DeepSpeedConfig, MicsIsJudgedAgainstRanksNodesAndStage) {
   EXPECT_THAT(errors(mics(2, false), shape(4, 3)), HasSubstr("cannot be spread over 3"));
 }
 
+TEST(DeepSpeedConfig, SecondCopiesFitIntoANode) {
+  const auto hpz = [](int size, const std::string& more = "") {
+    return str(R"({"zero_optimization":{"stage":3,"zero_hpz_partition_size":)", size, more, "}}");
+  };
+  EXPECT_EQ(errors(hpz(2), shape(8, 2)), "valid");
+  EXPECT_EQ(errors(hpz(1, R"(,"mics_shard_size":2)"), shape(8, 2)), "valid");
+  EXPECT_THAT(errors(hpz(8), shape(8, 2)), HasSubstr("the 4 ranks of a node"));
+  EXPECT_THAT(errors(hpz(2, R"(,"mics_shard_size":2)"), shape(8, 2)), HasSubstr("combined"));
+  EXPECT_THAT(errors(R"({"zero_optimization":{"stage":2,"zero_hpz_partition_size":2}})", shape(4)),
+              HasSubstr("stage 3, not 2"));
+}
+
 TEST(DeepSpeedConfig, GradientsAreReducedInAnyPrecision) {
   EXPECT_EQ(errors(R"({"bf16":{"enabled":true},"communication_data_type":"fp32"})"), "valid");
   EXPECT_EQ(errors(R"({"bf16":{"enabled":true},"communication_data_type":"bf16"})"), "valid");

@@ -89,6 +89,18 @@ TEST(Strategy, GathersThatArriveLateChangeNoBit) {
   }
 }
 
+TEST(Strategy, SecondCopiesChangeNoBit) {
+  for (const int accumulation : {1, 3}) {
+    Twin twin{.world = 4, .placement = {3, 4}, .dtype = at::kHalf, .accumulation = accumulation};
+    twin.overflows = {1};
+    const TwinRun expected = run_twin(twin);
+    for (const int size : {2, 4}) {
+      twin.placement.secondary_size = size;
+      EXPECT_EQ(difference(run_twin(twin), expected), 0.0);
+    }
+  }
+}
+
 TEST(Strategy, WaitingAtOnceChangesNoBit) {
   for (const Placement& placement : {Placement{2, 4}, {3, 4}, {3, 4, true}}) {
     Twin twin{.world = 4, .nodes = 2, .placement = placement, .accumulation = 3};

@@ -22,7 +22,7 @@ Model::Model(const Case& c, Recorder& recorder, int rank)
     : case_(c), recorder_(recorder), rank_(rank) {
   StoreComms comms = StoreComms::over(
       make_world({.name = "world", .nodes = spread_over_nodes(c.world, c.nodes)}, c.world, rank),
-      c.placement.shard_size, c.placement.hierarchical);
+      c.placement);
   gather_ = comms.gather;
   const auto device = device_of(rank);
   const auto allocate = [device](int64_t bytes) {
@@ -89,10 +89,18 @@ Content Model::contribution(int rank, GroupId group, int param, int64_t cell, in
 }
 
 void Model::load() {
+  load_version(1);
+}
+
+void Model::load_again() {
+  load_version(7);
+}
+
+void Model::load_version(int version) {
   const Stream& stream = this_rank().compute;
   for (GroupId g = 0; g < store_->num_groups(); ++g) {
     for (int p = 0; p < static_cast<int>(case_.groups[g].size()); ++p) {
-      versions_[g][p] = 1;
+      versions_[g][p] = version;
       const at::Tensor values =
           at::empty({case_.groups[g][p]}, at::TensorOptions(at::kFloat).device(device_of(rank_)));
       const Cells cells = cells_of(values);

@@ -31,6 +31,8 @@ class Model {
   Model(const Case& c, Recorder& recorder, int rank);
 
   void load();
+  /// Other values, without a new version.
+  void load_again();
   void forward(Phase phase = Phase::kForward);
   void backward();
   void step();
@@ -53,6 +55,7 @@ class Model {
   void read(const Full& weights, GroupId group, const std::string& label);
 
  private:
+  void load_version(int version);
   Content weight(GroupId group, int param, int64_t cell) const;
   Content contribution(int rank, GroupId group, int param, int64_t cell, int use) const;
   std::vector<Content> weights_of(GroupId group, int param, int64_t begin, int64_t count) const;

@@ -37,7 +37,7 @@ TEST(Placement, ReplicasHoldTheSameShard) {
       8,
       [](std::shared_ptr<Communicator> world) {
         const int rank = world->rank();
-        const StoreComms comms = StoreComms::over(world, 4, true);
+        const StoreComms comms = StoreComms::over(world, {3, 4, true});
         EXPECT_EQ(comms.shard_ranks[comms.reduce->rank()], rank);
         EXPECT_EQ(comms.gather->rank(), comms.reduce->rank());
         const at::Tensor shard = at::full({1}, comms.reduce->rank(), at::kFloat);
@@ -54,7 +54,7 @@ std::string refusal(int world, int nodes, int shard_size, bool hierarchical) {
     on_ranks(
         world,
         [&](std::shared_ptr<Communicator> comm) {
-          StoreComms::over(comm, shard_size, hierarchical);
+          StoreComms::over(comm, {3, shard_size, hierarchical});
         },
         std::chrono::seconds(20), {}, nodes);
   } catch (const UsageError& error) {
@@ -76,7 +76,7 @@ TEST(Placement, GroupsThatDoNotFitAreRefusedWithTheNumbers) {
 void expect_equal_gathers(std::shared_ptr<Communicator> world) {
   const int shard_size = world->size();
   const StoreComms flat = StoreComms::over(world, shard_size);
-  const StoreComms staged = StoreComms::over(world, shard_size, true);
+  const StoreComms staged = StoreComms::over(world, {3, shard_size, true});
   for (const int64_t length : {1, 5}) {
     const at::Tensor shard = at::arange(length, at::kFloat) + 10.0 * flat.reduce->rank();
     std::vector<at::Tensor> results;

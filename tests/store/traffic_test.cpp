@@ -31,14 +31,12 @@ Measured measure(const Plan& plan, int rank = 0) {
   const auto body = [&](std::shared_ptr<Communicator> world) {
     const int mine = world->rank();
     SlotPool pool([](int64_t bytes) { return at::empty({bytes}, at::kByte); });
-    Store store(
-        {.name = "toy",
-         .dtype = plan.dtype,
-         .placement = plan.placement,
-         .reduce_dtype = plan.reduce_dtype,
-         .allocator = {}},
-        StoreComms::over(std::move(world), plan.placement.shard_size, plan.placement.hierarchical),
-        pool);
+    Store store({.name = "toy",
+                 .dtype = plan.dtype,
+                 .placement = plan.placement,
+                 .reduce_dtype = plan.reduce_dtype,
+                 .allocator = {}},
+                StoreComms::over(std::move(world), plan.placement), pool);
     for (size_t g = 0; g < kModel.groups.size(); ++g) {
       store.add(kModel.spec(g));
     }
@@ -139,6 +137,16 @@ TEST(Traffic, AHierarchicalGatherReceivesOnlyItsLocalRanksShareFromOtherNodes) {
     EXPECT_EQ(h.comm.reduce_scatter.across, f.comm.reduce_scatter.across);
     EXPECT_EQ(h.comm.all_reduce.bytes, f.comm.all_reduce.bytes);
   }
+}
+
+TEST(Traffic, SecondCopiesKeepAllGathersButTheFirstInsideTheNode) {
+  const Measured zero3 = measure({.nodes = 2, .placement = {3, 4}});
+  const Measured m = measure({.nodes = 2, .placement = {3, 4, false, 2}});
+  const int64_t once = kHalfBytes * m.weights;
+  EXPECT_EQ(m.comm.all_gather.bytes, 2 * kMicroBatches * once);
+  EXPECT_EQ(m.comm.all_gather.across, once / 2);
+  EXPECT_EQ(zero3.comm.all_gather.across, 2 * kMicroBatches * once / 2);
+  EXPECT_EQ(m.comm.reduce_scatter.bytes, zero3.comm.reduce_scatter.bytes);
 }
 
 TEST(Traffic, ReductionsInAnotherTypeMoveItsBytes) {

@@ -71,17 +71,15 @@ class TwinRank {
       : twin_(twin),
         world_(std::move(world)),
         pool_([](int64_t bytes) { return at::empty({bytes}, at::kByte); }),
-        model_(make_model(
-            spec(),
-            {.name = "twin",
-             .dtype = twin.dtype,
-             .placement = twin.placement,
-             .persistence_threshold = 40,
-             .overlap = twin.overlap,
-             .reduce_dtype = twin.reduce_dtype,
-             .allocator = {}},
-            StoreComms::over(world_, twin.placement.shard_size, twin.placement.hierarchical),
-            pool_)) {
+        model_(make_model(spec(),
+                          {.name = "twin",
+                           .dtype = twin.dtype,
+                           .placement = twin.placement,
+                           .persistence_threshold = 40,
+                           .overlap = twin.overlap,
+                           .reduce_dtype = twin.reduce_dtype,
+                           .allocator = {}},
+                          StoreComms::over(world_, twin.placement), pool_)) {
     pool_.seal();
     if (twin.folder.empty()) {
       init_model(*model_, 5);
