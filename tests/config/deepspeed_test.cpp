@@ -269,7 +269,7 @@ TEST(DeepSpeedConfig, RefusedKeysAreFineAtTheirDefaultsAndOnlyThere) {
     "compression_training":{"weight_quantization":{"shared_parameters":{"enabled":false}}}})"),
             "valid");
   EXPECT_THAT(errors(R"({"amp":{"enabled":true}})"), HasSubstr("amp"));
-  EXPECT_THAT(errors(R"({"zero_optimization":{"zero_hpz_partition_size":8}})"),
+  EXPECT_THAT(errors(R"({"zero_optimization":{"zero_quantized_weights":true}})"),
               HasSubstr("is not supported"));
   EXPECT_THAT(errors(R"({"hybrid_engine":{"inference_tp_size":2}})"),
               HasSubstr("inference_tp_size = 2: is not supported"));

@@ -149,7 +149,7 @@ std::string cell(const Strategy& strategy, int world, at::ScalarType dtype, int 
     if (!twin) {
       return "-";
     }
-    const std::string key = str(model, dtype, accumulation);
+    const std::string key = reknit::str(model, " ", dtype, " ", accumulation);
     if (!alone.contains(key)) {
       alone[key] = run_twin(one);
     }

@@ -82,11 +82,12 @@ std::vector<Scenario> training_cases() {
          .nodes = 2},
         2, 1);
   }
-  for (const int depth : {0, 1}) {
+  for (const int depth : {0, 1, 2}) {
     add({.name = str("second copies, depth ", depth),
          .world = 4,
          .placement = {3, 4, false, 2},
          .depth = depth,
+         .groups = kOneClass,
          .nodes = 2},
         2, 2);
   }

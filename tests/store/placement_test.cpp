@@ -1,6 +1,7 @@
 // Shard numbers, the two-stage gather, and placements that are refused.
 #include "reknit/store/placement.h"
 
+#include "reknit/base/error.h"
 #include "reknit/comm/gloo.h"
 #include "tests/support/processes.h"
 #include "tests/support/ranks.h"
