@@ -104,7 +104,7 @@ std::vector<RunPlace> places(at::ScalarType dtype) {
 }
 
 void on_nodes(const RunPlace& place, const RankBody& body) {
-  on_ranks(place.world, body, std::chrono::seconds(20), {}, place.nodes);
+  on_ranks(place.world, body, patience(), {}, place.nodes);
 }
 
 /// Trains `steps` from the toy's initial values or from a checkpoint, then saves in `out`.

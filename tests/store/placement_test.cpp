@@ -33,6 +33,10 @@ TEST(Placement, ShardsOfWholeNodesAreNumberedLocalMajor) {
   EXPECT_EQ(shard_order({0, 1, 0, 1}, 4, 0, 4), (std::vector{0, 1, 2, 3}));
 }
 
+at::TensorOptions floats() {
+  return at::TensorOptions(at::kFloat).device(this_rank().device);
+}
+
 TEST(Placement, ReplicasHoldTheSameShard) {
   on_ranks(
       8,
@@ -41,12 +45,13 @@ TEST(Placement, ReplicasHoldTheSameShard) {
         const StoreComms comms = StoreComms::over(world, {3, 4, true});
         EXPECT_EQ(comms.shard_ranks[comms.reduce->rank()], rank);
         EXPECT_EQ(comms.gather->rank(), comms.reduce->rank());
-        const at::Tensor shard = at::full({1}, comms.reduce->rank(), at::kFloat);
+        const at::Tensor shard = at::full({1}, comms.reduce->rank(), floats());
         const auto sum =
-            comms.replica->all_reduce({shard.clone()}, ReduceOp::kSum, Stream()).wait(Stream());
+            comms.replica->all_reduce({shard.clone()}, ReduceOp::kSum, this_rank().compute)
+                .wait_on_host();
         EXPECT_EQ(sum[0].item<float>(), 2 * shard.item<float>());
       },
-      std::chrono::seconds(20), {}, 4);
+      patience(), {}, 4);
 }
 
 std::string refusal(int world, int nodes, int shard_size, bool hierarchical) {
@@ -57,7 +62,7 @@ std::string refusal(int world, int nodes, int shard_size, bool hierarchical) {
         [&](std::shared_ptr<Communicator> comm) {
           StoreComms::over(comm, {3, shard_size, hierarchical});
         },
-        std::chrono::seconds(20), {}, nodes);
+        patience(), {}, nodes);
   } catch (const UsageError& error) {
     text = str(error.what(), " | ", error.help());
   }
@@ -79,13 +84,13 @@ void expect_equal_gathers(std::shared_ptr<Communicator> world) {
   const StoreComms flat = StoreComms::over(world, shard_size);
   const StoreComms staged = StoreComms::over(world, {3, shard_size, true});
   for (const int64_t length : {1, 5}) {
-    const at::Tensor shard = at::arange(length, at::kFloat) + 10.0 * flat.reduce->rank();
+    const at::Tensor shard = at::arange(length, floats()) + 10.0 * flat.reduce->rank();
     std::vector<at::Tensor> results;
     for (const StoreComms* comms : {&flat, &staged}) {
-      const at::Tensor full = at::full({length * shard_size}, -1, at::kFloat);
-      const at::Tensor other = at::full({2 * length * shard_size}, -1, at::kFloat);
+      const at::Tensor full = at::full({length * shard_size}, -1, floats());
+      const at::Tensor other = at::full({2 * length * shard_size}, -1, floats());
       const auto pairs = std::vector<GatherPair>{{full, shard}, {other, shard.repeat({2})}};
-      results.push_back(comms->all_gather(full, pairs, Stream()).wait(Stream()));
+      results.push_back(comms->all_gather(full, pairs, this_rank().compute).wait_on_host());
       results.push_back(other);
     }
     EXPECT_TRUE(at::equal(results[0], results[2]));
@@ -98,7 +103,7 @@ void expect_equal_gathers(std::shared_ptr<Communicator> world) {
 
 TEST(Placement, BothGathersFillTheBufferInTheOrderOfShards) {
   for (const auto& [world, nodes] : {std::pair{4, 2}, {6, 2}, {6, 3}, {8, 4}}) {
-    on_ranks(world, expect_equal_gathers, std::chrono::seconds(20), {}, nodes);
+    on_ranks(world, expect_equal_gathers, patience(), {}, nodes);
   }
 }
 
@@ -117,7 +122,7 @@ TEST(Placement, ALateFirstStageDelaysTheSecondOnEveryRank) {
     return Fault{.delay_start =
                      std::chrono::milliseconds(kind == CommKind::kAllGather && rank == 1 ? 20 : 0)};
   };
-  on_ranks(4, expect_equal_gathers, std::chrono::seconds(20), late, 2);
+  on_ranks(4, expect_equal_gathers, patience(), late, 2);
 }
 
 }  // namespace

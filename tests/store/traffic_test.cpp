@@ -30,7 +30,7 @@ Measured measure(const Plan& plan, int rank = 0) {
   Measured measured;
   const auto body = [&](std::shared_ptr<Communicator> world) {
     const int mine = world->rank();
-    SlotPool pool([](int64_t bytes) { return at::empty({bytes}, at::kByte); });
+    SlotPool pool(rank_memory);
     Store store({.name = "toy",
                  .dtype = plan.dtype,
                  .placement = plan.placement,
@@ -63,7 +63,7 @@ Measured measure(const Plan& plan, int rank = 0) {
       }
     }
   };
-  on_ranks(plan.world, body, std::chrono::seconds(20), {}, plan.nodes);
+  on_ranks(plan.world, body, patience(), {}, plan.nodes);
   return measured;
 }
 

@@ -61,8 +61,9 @@ Batch make_batch(const ModelSpec& spec, int64_t first, int64_t last) {
       targets.push_back(t + 1 < lengths.back() ? token_of(sequence, t + 1, spec.vocab) : -1);
     }
   }
-  const at::Tensor target = at::tensor(targets, at::kLong);
-  return {TokenBatch::of(tokens, lengths, spec, c10::kCPU), target, target.ge(0).to(at::kFloat)};
+  const auto device = this_rank().device;
+  const at::Tensor target = at::tensor(targets, at::kLong).to(device);
+  return {TokenBatch::of(tokens, lengths, spec, device), target, target.ge(0).to(at::kFloat)};
 }
 
 class TwinRank {
@@ -70,7 +71,7 @@ class TwinRank {
   TwinRank(const Twin& twin, std::shared_ptr<Communicator> world)
       : twin_(twin),
         world_(std::move(world)),
-        pool_([](int64_t bytes) { return at::empty({bytes}, at::kByte); }),
+        pool_(rank_memory),
         model_(make_model(spec(),
                           {.name = "twin",
                            .dtype = twin.dtype,
@@ -105,8 +106,11 @@ class TwinRank {
                          1.0 / static_cast<double>(targets_of_step(step)), spoil);
     }
     record = trainer_->step();
-    const at::Tensor sum = at::full({1}, loss, at::kDouble);
-    return world_->all_reduce({sum}, ReduceOp::kSum, Stream()).wait_on_host()[0].item<double>();
+    const at::Tensor sum =
+        at::full({1}, loss, at::TensorOptions(at::kDouble).device(this_rank().device));
+    return world_->all_reduce({sum}, ReduceOp::kSum, this_rank().compute)
+        .wait_on_host()[0]
+        .item<double>();
   }
 
  private:
@@ -204,7 +208,7 @@ TwinRun run_twin(const Twin& twin) {
       }
     }
   };
-  on_ranks(twin.world, body, std::chrono::seconds(60), faults, twin.nodes);
+  on_ranks(twin.world, body, 3 * patience(), faults, twin.nodes);
   return result;
 }
 
