@@ -177,6 +177,15 @@ TEST(Strategy, DISABLED_WholeTable) {
       std::printf("\n");
     }
   }
+  for (const int world : {4, 8}) {
+    for (const auto dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
+      for (const std::string& model : twin_models()) {
+        const Twin one = twin_of(model, dtype, 3);
+        const TwinRun flat = run_twin(*placed(one, strategies()[5], world));
+        EXPECT_EQ(difference(run_twin(*placed(one, strategies()[6], world)), flat), 0.0);
+      }
+    }
+  }
 }
 
 }  // namespace
