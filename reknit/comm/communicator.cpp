@@ -1,5 +1,7 @@
 #include "reknit/comm/communicator.h"
 
+#include "reknit/base/pause.h"
+
 namespace reknit {
 namespace {
 
@@ -62,6 +64,16 @@ Pending<std::vector<at::Tensor>> Communicator::broadcast(std::vector<at::Tensor>
 Pending<at::Tensor> Communicator::all_to_all(at::Tensor out, at::Tensor in, const Stream& stream) {
   auto work = start_all_to_all(out, in, stream);
   return {std::move(out), std::move(work)};
+}
+
+void Communicator::synchronize(const Stream& stream) {
+  Event queued;
+  queued.record(stream);
+  for (Pause pause; !queued.done(); pause()) {
+    require_alive();
+  }
+  // What an abort has freed ends without an error.
+  require_alive();
 }
 
 void Communicator::barrier() {

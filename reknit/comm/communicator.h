@@ -93,6 +93,12 @@ class Communicator {
   /// Blocks the host until all ranks are here.
   void barrier();
 
+  /// Blocks the host until the work now queued on `stream` is done, or throws as
+  /// require_alive as soon as the group is aborted: the device may then still be at work.
+  void synchronize(const Stream& stream);
+  /// Throws what the group was aborted with, if it was. Local.
+  virtual void require_alive() = 0;
+
   /// Collective over the group: every rank is in one new group and names its `members`, in
   /// the order of their new ranks. Its name is `name`, a dot and the lowest member. Throws
   /// StateError for a list without this rank, CommError where the lists contradict.

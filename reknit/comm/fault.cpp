@@ -13,7 +13,9 @@ using Clock = std::chrono::steady_clock;
 class FaultWork : public Work {
  public:
   FaultWork(std::unique_ptr<Work> inner, std::vector<at::Tensor> written, Fault fault)
-      : inner_(std::move(inner)), written_(std::move(written)), fault_(std::move(fault)) {}
+      : inner_(std::move(inner)), written_(std::move(written)), fault_(std::move(fault)) {
+    (void)ready();
+  }
 
   void wait(const Stream& stream) override {
     inner_->wait(stream);
@@ -82,6 +84,7 @@ class FaultCommunicator : public OperationCommunicator {
     return make_fault(inner_->split(members, name), plan_);
   }
   void abort(const std::string& reason) noexcept override { inner_->abort(reason); }
+  void require_alive() override { inner_->require_alive(); }
 
  protected:
   std::unique_ptr<Work> start(Operation operation, const Stream& stream) override {

@@ -65,6 +65,7 @@ class GlooGroup : public JobMember {
   void wait(const Item& item);
   bool ready(const Item& item);
   void abandon(const Item& item) noexcept;
+  void require_alive();
   void abort(const std::string& reason) noexcept;
 
   const std::string& path() const override { return path_; }
@@ -81,7 +82,7 @@ class GlooGroup : public JobMember {
   void all_reduce(const at::Tensor& tensor, ReduceOp op);
   std::string diagnosis(const Item& item, const std::string& what);
   void fail(const std::string& reason) noexcept;
-  void require_alive();
+  void throw_if_aborted();
   void settle(std::unique_lock<std::mutex>& lock, const Item& item);
 
   const std::shared_ptr<JobStore> job_;
@@ -141,7 +142,7 @@ std::shared_ptr<Item> GlooGroup::enqueue(Operation operation) {
   auto item = std::make_shared<Item>();
   item->operation = std::move(operation);
   std::lock_guard lock(mutex_);
-  require_alive();
+  throw_if_aborted();
   item->sequence = joined_++;
   queue_.push_back(item);
   changed_.notify_all();
@@ -149,7 +150,7 @@ std::shared_ptr<Item> GlooGroup::enqueue(Operation operation) {
 }
 
 /// Needs the lock. The rank that found the error throws it as its own, once.
-void GlooGroup::require_alive() {
+void GlooGroup::throw_if_aborted() {
   if (!aborted_) {
     return;
   }
@@ -158,6 +159,11 @@ void GlooGroup::require_alive() {
     throw CommError(*aborted_);
   }
   throw AbortedError(*aborted_);
+}
+
+void GlooGroup::require_alive() {
+  std::lock_guard lock(mutex_);
+  throw_if_aborted();
 }
 
 void GlooGroup::work() {
@@ -325,7 +331,7 @@ void GlooGroup::wait(const Item& item) {
     }
   }
   settle(lock, item);
-  require_alive();
+  throw_if_aborted();
 }
 
 /// Blocks while the worker may still touch the item's tensors (not for ever: they are
@@ -387,6 +393,7 @@ class GlooCommunicator : public OperationCommunicator {
   int size() const override { return group_->size(); }
   const CommOptions& options() const override { return group_->options(); }
   void abort(const std::string& reason) noexcept override { group_->abort(reason); }
+  void require_alive() override { group_->require_alive(); }
 
   std::unique_ptr<Communicator> split(const std::vector<int>& members,
                                       const std::string& name) override {

@@ -1,6 +1,7 @@
 #include "reknit/comm/nccl_group.h"
 
 #include "reknit/base/error.h"
+#include "reknit/base/pause.h"
 
 #include <c10/core/DeviceGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -15,23 +16,7 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 constexpr auto kPoll = 20us;
-constexpr auto kSpin = 200us;    ///< before a poll sleeps: most calls end sooner
 constexpr auto kFarewell = 10s;  ///< for the other ranks to finish what was started
-
-/// Between two looks at something that is about to happen.
-class Pause {
- public:
-  void operator()() {
-    if (Clock::now() - start_ < kSpin) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(kPoll);
-    }
-  }
-
- private:
-  const Clock::time_point start_ = Clock::now();
-};
 
 ncclDataType_t type_of(at::ScalarType type) {
   switch (type) {
@@ -52,6 +37,28 @@ ncclDataType_t type_of(at::ScalarType type) {
     default:
       throw StateError(reknit::str("NCCL groups carry no ", type));
   }
+}
+
+std::vector<ncclDataType_t> types_of(const Operation& operation) {
+  std::vector<ncclDataType_t> types;
+  for (const at::Tensor& tensor : operation.out) {
+    types.push_back(type_of(tensor.scalar_type()));
+  }
+  return types;
+}
+
+/// Where NCCL's own memory holds the tensors. Takes the lock of the list of ranges, which a
+/// range's end holds while it takes those of ranks: so never under a rank's lock.
+std::vector<NcclRange> ranges_of(const Operation& operation) {
+  std::vector<NcclRange> ranges;
+  for (const auto* tensors : {&operation.in, &operation.out}) {
+    for (const at::Tensor& tensor : *tensors) {
+      if (const auto range = nccl_range_of(tensor.data_ptr())) {
+        ranges.push_back(*range);
+      }
+    }
+  }
+  return ranges;
 }
 
 }  // namespace
@@ -120,7 +127,6 @@ void NcclGroup::install(int rank, c10::Device device, ncclComm_t comm) {
   }
 }
 
-/// Takes the lock. The first rank that hears of an error found here throws it as its own.
 void NcclGroup::require_alive() {
   Lock lock(mutex_);
   if (!aborted_) {
@@ -189,11 +195,10 @@ void NcclGroup::close() noexcept {
       }
     }
   }
-  ncclGroupStart();
+  NcclCalls calls;
   for (ncclComm_t comm : comms) {
     ncclCommAbort(comm);
   }
-  ncclGroupEnd();
 }
 
 void NcclGroup::finalize() noexcept {
@@ -264,8 +269,9 @@ void NcclGroup::finish(int rank, ncclComm_t comm, ncclResult_t result, CommKind 
   }
 }
 
-/// The calls of one operation. Needs the rank's lock, inside a group call.
-ncclResult_t NcclGroup::issue(LocalRank& rank, const Operation& operation, const Stream& stream) {
+/// The calls of one operation, whose outputs have `types`. Needs the rank's lock.
+ncclResult_t NcclGroup::issue(LocalRank& rank, const Operation& operation,
+                              const std::vector<ncclDataType_t>& types, const Stream& stream) {
   const auto queue = c10::cuda::CUDAStream(*stream.native()).stream();
   const ncclRedOp_t op = operation.op == ReduceOp::kMax ? ncclMax : ncclSum;
   if (operation.kind == CommKind::kBarrier) {
@@ -278,7 +284,7 @@ ncclResult_t NcclGroup::issue(LocalRank& rank, const Operation& operation, const
     void* to = out.data_ptr();
     const void* from = operation.in.empty() ? to : operation.in[i].data_ptr();
     const auto count = static_cast<size_t>(out.numel());
-    const ncclDataType_t type = type_of(out.scalar_type());
+    const ncclDataType_t type = types[i];
     if (count == 0) {
       continue;
     }
@@ -306,20 +312,18 @@ ncclResult_t NcclGroup::issue(LocalRank& rank, const Operation& operation, const
   return result;
 }
 
-void NcclGroup::register_buffers(LocalRank& rank, const Operation& operation) {
-  for (const auto* tensors : {&operation.in, &operation.out}) {
-    for (const at::Tensor& tensor : *tensors) {
-      const auto range = nccl_range_of(tensor.data_ptr());
-      if (!range || rank.registered.contains(range->base)) {
-        continue;
-      }
-      void* handle = nullptr;
-      const ncclResult_t result =
-          ncclCommRegister(rank.comm, range->base, static_cast<size_t>(range->bytes), &handle);
-      require<CommError>(accepted(result), "NCCL cannot register ", range->bytes,
-                         " bytes: ", ncclGetErrorString(result));
-      rank.registered[range->base] = handle;
+/// Needs the rank's lock.
+void NcclGroup::register_buffers(LocalRank& rank, const std::vector<NcclRange>& ranges) {
+  for (const NcclRange& range : ranges) {
+    if (rank.registered.contains(range.base)) {
+      continue;
     }
+    void* handle = nullptr;
+    const ncclResult_t result =
+        ncclCommRegister(rank.comm, range.base, static_cast<size_t>(range.bytes), &handle);
+    require<CommError>(accepted(result), "NCCL cannot register ", range.bytes,
+                       " bytes: ", ncclGetErrorString(result));
+    rank.registered[range.base] = handle;
   }
 }
 
@@ -343,6 +347,8 @@ InFlight NcclGroup::start(int rank, const Operation& operation, const Stream& gi
   LocalRank& local = *ranks_[rank];
   const Stream& stream = operation.kind == CommKind::kBarrier ? local.stream : given;
   require_alive();
+  const std::vector<ncclDataType_t> types = types_of(operation);
+  const std::vector<NcclRange> ranges = ranges_of(operation);
   const int64_t sequence = local.joined++;
   ncclResult_t result = ncclSuccess;
   ncclComm_t comm = nullptr;
@@ -350,12 +356,10 @@ InFlight NcclGroup::start(int rank, const Operation& operation, const Stream& gi
     Lock lock(local.mutex);
     comm = local.comm;
     if (comm != nullptr) {
-      register_buffers(local, operation);
+      register_buffers(local, ranges);
       const c10::DeviceGuard guard(local.device);
-      ncclGroupStart();
-      result = issue(local, operation, stream);
-      const ncclResult_t ended = ncclGroupEnd();
-      result = accepted(result) ? ended : result;
+      NcclCalls calls;
+      result = calls.end(issue(local, operation, types, stream));
     }
   }
   finish(rank, comm, result, operation.kind, sequence);

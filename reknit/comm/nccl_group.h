@@ -21,6 +21,29 @@ bool accepted(ncclResult_t result);
 /// Non-blocking communicators: every call returns at once and can be broken off.
 ncclConfig_t nccl_config();
 
+/// The calls of one thread that NCCL takes together: they go out with end(), or where the
+/// scope is left by an error.
+class NcclCalls {
+ public:
+  NcclCalls() { ncclGroupStart(); }
+  ~NcclCalls() {
+    if (open_) {
+      ncclGroupEnd();
+    }
+  }
+  NcclCalls(const NcclCalls&) = delete;
+
+  /// The first failure among `result`, of the calls, and their going out.
+  ncclResult_t end(ncclResult_t result) {
+    open_ = false;
+    const ncclResult_t ended = ncclGroupEnd();
+    return accepted(result) ? ended : result;
+  }
+
+ private:
+  bool open_ = true;
+};
+
 /// An operation on its way through the device.
 struct InFlight {
   CommKind kind;
@@ -71,6 +94,9 @@ class NcclGroup : public JobMember {
   void wait(const InFlight& operation, const Stream& stream);
   bool ready(const InFlight& operation) const noexcept;
   void abort(const std::string& reason) noexcept;
+  /// Throws what has ended the group. The first rank that hears of an error found here throws
+  /// it as its own.
+  void require_alive();
   /// Waits for a call that NCCL carries out in the background.
   void finish(int rank, ncclComm_t comm, ncclResult_t result, CommKind kind, int64_t sequence);
 
@@ -83,10 +109,10 @@ class NcclGroup : public JobMember {
  private:
   using Lock = std::lock_guard<std::mutex>;
 
-  void require_alive();
   void fail(const std::string& reason) noexcept;
-  ncclResult_t issue(LocalRank& rank, const Operation& operation, const Stream& stream);
-  void register_buffers(LocalRank& rank, const Operation& operation);
+  ncclResult_t issue(LocalRank& rank, const Operation& operation,
+                     const std::vector<ncclDataType_t>& types, const Stream& stream);
+  void register_buffers(LocalRank& rank, const std::vector<NcclRange>& ranges);
   void forget(void* base) noexcept;
   std::shared_ptr<NcclGroup> part_of(int64_t number, int lowest, int size,
                                      const CommOptions& options);

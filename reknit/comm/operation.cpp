@@ -235,11 +235,6 @@ std::string mismatch_sentence(const CommOptions& options, int64_t sequence, int 
              " joins ", operation, ", rank ", other_rank, " joins ", other_operation);
 }
 
-std::string first_line(const std::exception& error) {
-  const std::string what = error.what();
-  return what.substr(0, what.find('\n'));
-}
-
 std::string abandon_sentence(const CommOptions& options, CommKind kind, int64_t sequence,
                              int rank) {
   if (std::uncaught_exceptions() > 0) {

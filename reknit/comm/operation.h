@@ -4,7 +4,6 @@
 #include "reknit/comm/communicator.h"
 
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -80,9 +79,6 @@ std::string timeout_sentence(const CommOptions& options, CommKind kind, int64_t 
 std::string mismatch_sentence(const CommOptions& options, int64_t sequence, int rank,
                               const std::string& operation, int other_rank,
                               const std::string& other_operation);
-
-/// What libtorch says, without its stack of frames.
-std::string first_line(const std::exception& error);
 
 /// The sentence of a result that `rank` dropped; tells unwinding from forgetting.
 std::string abandon_sentence(const CommOptions& options, CommKind kind, int64_t sequence, int rank);

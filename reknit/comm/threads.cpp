@@ -1,6 +1,7 @@
 #include "reknit/comm/threads.h"
 
 #include "reknit/base/error.h"
+#include "reknit/base/pause.h"
 #include "reknit/comm/perform.h"
 
 #include <algorithm>
@@ -44,16 +45,18 @@ class ThreadGroup : public std::enable_shared_from_this<ThreadGroup> {
   bool ready(const Joint& joint) const;
   void abandon(const Joint& joint, CommKind kind, int rank) noexcept;
   void abort(const std::string& reason) noexcept;
+  void require_alive() const;
   std::unique_ptr<Communicator> take_split(Joint& joint, int rank);
 
  private:
   std::shared_ptr<Joint> joint_of(int rank);
-  void require_alive() const;
+  void throw_if_aborted() const;
   void require_agreement(std::unique_lock<std::mutex>& lock, const Joint& joint, int rank,
                          const Operation& operation);
   void add_stream(Joint& joint, c10::Device device);
   void perform_last(std::unique_lock<std::mutex>& lock, Joint& joint, int rank);
   void settle(std::unique_lock<std::mutex>& lock, const Joint& joint);
+  void await(const Event& outputs, const Joint& joint, CommKind kind, Clock::time_point deadline);
   [[noreturn]] void fail(std::unique_lock<std::mutex>& lock, const std::string& reason);
   void perform_joint(Joint& joint);
   void queue_on_devices(Joint& joint);
@@ -106,6 +109,7 @@ class ThreadCommunicator : public OperationCommunicator {
   }
 
   void abort(const std::string& reason) noexcept override { group_->abort(reason); }
+  void require_alive() override { group_->require_alive(); }
 
  protected:
   std::unique_ptr<Work> start(Operation operation, const Stream& stream) override {
@@ -120,10 +124,15 @@ class ThreadCommunicator : public OperationCommunicator {
 };
 
 /// Needs the lock.
-void ThreadGroup::require_alive() const {
+void ThreadGroup::throw_if_aborted() const {
   if (aborted_) {
     throw AbortedError(*aborted_);
   }
+}
+
+void ThreadGroup::require_alive() const {
+  std::lock_guard lock(mutex_);
+  throw_if_aborted();
 }
 
 /// Aborts with `reason` and throws it as this rank's own error.
@@ -178,7 +187,7 @@ std::shared_ptr<Joint> ThreadGroup::join(int rank, Operation operation, const St
   Event inputs;
   inputs.record(stream);
   std::unique_lock lock(mutex_);
-  require_alive();
+  throw_if_aborted();
   std::shared_ptr<Joint> joint = joint_of(rank);
   require_agreement(lock, *joint, rank, operation);
   joint->joined[rank] = true;
@@ -295,12 +304,25 @@ void ThreadGroup::wait(const Joint& joint, CommKind kind, const Stream& stream) 
     }
   }
   settle(lock, joint);
-  require_alive();
+  throw_if_aborted();
+  lock.unlock();
   for (const Event& outputs : joint.outputs) {
     if (stream.on_cpu()) {
-      outputs.synchronize();
+      await(outputs, joint, kind, deadline);
     }
     stream.wait(outputs);
+  }
+}
+
+/// Blocks the host, without the lock, until a device has written its outputs.
+void ThreadGroup::await(const Event& outputs, const Joint& joint, CommKind kind,
+                        Clock::time_point deadline) {
+  for (Pause pause; !outputs.done(); pause()) {
+    std::unique_lock lock(mutex_);
+    throw_if_aborted();
+    if (Clock::now() > deadline) {
+      fail(lock, timeout_sentence(options_, kind, joint.sequence, size_, reached_));
+    }
   }
 }
 

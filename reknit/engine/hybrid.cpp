@@ -15,7 +15,7 @@ GenerateLease Hybrid::enter_generation() {
   const auto start = std::chrono::steady_clock::now();
   if (settings_.mode == GatherMode::kPinned) {
     store_.pin();
-    this_rank().compute.synchronize();
+    store_.comms().world->synchronize(this_rank().compute);
   }
   gather_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   generating_ = true;
@@ -34,7 +34,7 @@ void Hybrid::leave() noexcept {
       cache_.release();
     }
   } catch (const std::exception& error) {  // a poisoned group or a device that has failed
-    store_.comms().world->abort(error.what());
+    store_.comms().world->abort(first_line(error));
   }
 }
 

@@ -34,7 +34,7 @@ auto together(Communicator& world, Body body) {
   } catch (const AbortedError&) {
     throw;
   } catch (const std::exception& error) {
-    world.abort(error.what());
+    world.abort(first_line(error));
     throw;
   }
 }
@@ -179,7 +179,7 @@ std::string save_together(const RunState& run, const Json& extra, const std::str
     folder.emplace(path, IfPresent::kReplace);
   }
   const std::string aside = broadcast_text(world, folder ? folder->aside() : "");
-  this_rank().compute.synchronize();
+  world.synchronize(this_rank().compute);
   std::vector<FileRecord> mine;
   for (const RunModel& model : run.models) {
     warn_of_gradients(model, "not saved");

@@ -36,7 +36,7 @@ void run_launched(const RankPlan& plan, const std::function<void(RankEnvironment
   try {
     body(environment);
   } catch (const std::exception& error) {
-    environment.world->abort(error.what());
+    environment.world->abort(first_line(error));
     throw;
   }
 }

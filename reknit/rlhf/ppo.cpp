@@ -16,8 +16,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kRewardEmaAlpha = 0.9;
 
-double seconds_since(Clock::time_point start) {
-  this_rank().compute.synchronize();
+// Until the device has done what was queued.
+double seconds_since(Clock::time_point start, Communicator& world) {
+  world.synchronize(this_rank().compute);
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
@@ -201,8 +202,9 @@ PpoRecord Ppo::step(int64_t step) {
   estimate();
   const auto train_start = Clock::now();
   train(record);
-  record.train_s = seconds_since(train_start);
-  record.e2e_s = seconds_since(start);
+  Communicator& world = *models_.actor->store.comms().world;
+  record.train_s = seconds_since(train_start, world);
+  record.e2e_s = seconds_since(start, world);
   record.other_s = record.e2e_s - record.gather_s - record.generate_s - record.train_s;
   record.comm = comm_counts();
   record.comm -= before;
@@ -253,8 +255,8 @@ void Ppo::generate(int64_t step, PpoRecord& record) {
     record.gather_s = hybrid_.gather_seconds();
     answers = lease.generate(mine, settings_.generate_batch, settings_.sampling);
   }
-  record.generate_s = seconds_since(start) - record.gather_s;
-  const Communicator& world = *models_.actor->store.comms().world;
+  Communicator& world = *models_.actor->store.comms().world;
+  record.generate_s = seconds_since(start, world) - record.gather_s;
   const int64_t per_minibatch = part_begin(settings_.minibatch, world.rank() + 1, world.size()) -
                                 part_begin(settings_.minibatch, world.rank(), world.size());
   experiences_.clear();

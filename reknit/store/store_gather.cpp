@@ -185,7 +185,7 @@ void Store::release_full(GroupId id, uint64_t lease) noexcept {
   try {
     discard_full(group);
   } catch (const std::exception& error) {
-    poison(group, error.what());
+    poison(group, first_line(error));
   }
 }
 

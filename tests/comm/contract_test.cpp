@@ -406,6 +406,23 @@ TEST_P(Contract, AbortFreesAllWaitsAtOnceAndTheFirstReasonWins) {
   });
 }
 
+TEST_P(Contract, TheHostsWaitForAStreamThrowsWhatTheGroupWasAbortedWith) {
+  run([&](Communicator& comm) {
+    comm.synchronize(stream());
+    comm.barrier();
+    if (comm.rank() == 0) {
+      comm.abort("a planned end");
+    }
+    EXPECT_THAT(comm_error_of([&] {
+                  while (true) {
+                    comm.synchronize(stream());
+                    std::this_thread::sleep_for(1ms);
+                  }
+                }),
+                HasSubstr("a planned end"));
+  });
+}
+
 TEST_P(Contract, RanksThatDisagreeFailWithBothSidesNamed) {
   if (size() == 1 || GetParam().name.starts_with("nccl")) {
     GTEST_SKIP() << "needs ranks that see each other's arguments";

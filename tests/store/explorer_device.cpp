@@ -192,6 +192,7 @@ class SimulatedCommunicator : public OperationCommunicator {
     return std::make_unique<SimulatedCommunicator>(std::move(part), ranks, members_[rank_]);
   }
   void abort(const std::string&) noexcept override {}
+  void require_alive() override {}
 
  protected:
   std::unique_ptr<Work> start(Operation operation, const Stream& stream) override {
