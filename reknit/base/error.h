@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -81,9 +80,6 @@ std::string str(const Parts&... parts) {
   (out << ... << parts);
   return out.str();
 }
-
-/// What `error` says, without the stack of frames that libtorch adds.
-std::string first_line(const std::exception& error);
 
 /// Throws `Error(str(parts...))` unless `ok`.
 template <class ErrorType, class... Parts>

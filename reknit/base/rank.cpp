@@ -1,6 +1,7 @@
 #include "reknit/base/rank.h"
 
 #include "reknit/base/error.h"
+#include "reknit/base/error_text.h"
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>

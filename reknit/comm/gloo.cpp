@@ -1,6 +1,7 @@
 #include "reknit/comm/gloo.h"
 
 #include "reknit/base/error.h"
+#include "reknit/base/error_text.h"
 #include "reknit/base/random.h"
 #include "reknit/comm/gloo_transport.h"
 #include "reknit/comm/perform.h"

@@ -1,6 +1,7 @@
 #include "reknit/comm/nccl_group.h"
 
 #include "reknit/base/error.h"
+#include "reknit/base/error_text.h"
 #include "reknit/base/pause.h"
 
 #include <c10/core/DeviceGuard.h>

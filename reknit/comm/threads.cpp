@@ -1,6 +1,7 @@
 #include "reknit/comm/threads.h"
 
 #include "reknit/base/error.h"
+#include "reknit/base/error_text.h"
 #include "reknit/base/pause.h"
 #include "reknit/comm/perform.h"
 

@@ -1,6 +1,7 @@
 #include "reknit/engine/run_state.h"
 
 #include "reknit/base/atomic_file.h"
+#include "reknit/base/error_text.h"
 #include "reknit/base/log.h"
 #include "reknit/checkpoint/json_text.h"
 #include "reknit/checkpoint/run_folder.h"

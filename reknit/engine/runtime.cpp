@@ -1,5 +1,6 @@
 #include "reknit/engine/runtime.h"
 
+#include "reknit/base/error_text.h"
 #include "reknit/base/rank.h"
 #include "reknit/comm/nccl.h"
 #include "reknit/comm/threads.h"

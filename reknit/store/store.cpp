@@ -140,6 +140,7 @@ void Store::require_slots() {
 }
 
 void Store::write(GroupId id, int param, int64_t offset, const at::Tensor& values) {
+  require_writable("a write");
   Group& group = *groups_.at(id);
   require<StateError>(group.state->weights() == WeightState::kSharded ||
                           (group.slot_bytes == 0 && group.state->readers() == 0),
@@ -185,6 +186,7 @@ at::Tensor Store::read_full(GroupId id, int param) {
 }
 
 Edit Store::edit(GroupId id, int param, int owner) {
+  require_writable("an edit");
   require<UsageError>(owner >= 0 && owner < comms_.world->size(), "an edit of parameter ",
                       spec(id).params.at(param).name, " names rank ", owner, " as owner of ",
                       comms_.world->size());
@@ -239,6 +241,24 @@ int64_t Store::shard_bytes() const {
 void Store::poison(Group& group, const std::string& reason) noexcept {
   group.state->poison(reason);
   comms_.abort(reason);
+}
+
+void Store::poison_all(const std::string& reason) noexcept {
+  for (const auto& group : groups_) {
+    group->state->poison(reason);
+  }
+  comms_.abort(reason);
+}
+
+void Store::begin_generation() {
+  REKNIT_INVARIANT(!generating_ && !updating_, "generation from the store ", settings_.name,
+                   generating_ ? " was begun twice" : " was begun during an update");
+  generating_ = true;
+}
+
+void Store::require_writable(const char* action) const {
+  REKNIT_INVARIANT(!generating_ && !pinned_, action, " of the store ", settings_.name,
+                   generating_ ? " during generation" : " while pinned for generation");
 }
 
 }  // namespace reknit

@@ -3,13 +3,16 @@
 // Call order: add* order? seal, then any interleaving of
 //   pass     (full | gradients, reduce)* finish_pass
 //   update   finish_gradients begin_update end_update
-//   generate pin .. unpin
+//   generate begin_generation pin .. unpin end_generation
 //   content  write | edit .. commit | read_full
-// Every call except write, shards and the plain getters is collective over the shard
-// ranks: all of them make the same calls in the same order. One thread, the rank's,
-// uses a store. Memory is reserved in seal; slots come from the rank's pool.
+// Every call except write, shards and the plain getters is collective over the shard ranks,
+// finish_gradients and Edit::commit over the world: all of them make the same calls in the
+// same order. A collective that fails poisons the store: every later use throws its reason.
+// One thread, the rank's, uses a store. Memory is reserved in seal; slots come from the
+// rank's pool.
 #pragma once
 
+#include "reknit/base/error_text.h"
 #include "reknit/base/rank.h"
 #include "reknit/store/group_state.h"
 #include "reknit/store/layout.h"
@@ -56,7 +59,7 @@ struct OptimizerShard {
 
 class Store;
 
-/// The only writable view of a parameter: a full copy on every rank. Collective.
+/// The only writable view of a parameter: a full copy on every rank. Collective over the world.
 class Edit {
  public:
   Edit(Edit&&) noexcept;
@@ -98,8 +101,8 @@ class Store final : public ParamSource, private LeaseOwner {
   /// releases groups that were kept. Leases must have ended.
   void finish_pass();
 
-  /// The accumulation boundary: sums gradient shards over all ranks that have not been
-  /// summed yet. Afterwards every trainable group is Reduced.
+  /// The accumulation boundary, collective over the world: sums gradient shards over all ranks that
+  /// have not been summed yet. Afterwards every trainable group is Reduced.
   void finish_gradients();
   /// Forgets gradients (after a skipped step, or pending ones before a load).
   void drop_step();
@@ -120,8 +123,13 @@ class Store final : public ParamSource, private LeaseOwner {
   /// bit. Between passes, not while pinned.
   void swap_masters(std::vector<at::Tensor>& values);
 
+  /// Until end_generation the weights are read-only: begin_update, swap_masters, write and
+  /// edit throw. Local.
+  void begin_generation();
+  void end_generation() noexcept { generating_ = false; }
+
   /// Gathers every group once and keeps it, at the same addresses each time. Until unpin,
-  /// reads need no communication and updates throw.
+  /// reads need no communication and updates throw as in generation.
   void pin();
   void unpin();
   bool pinned() const { return pinned_; }
@@ -183,6 +191,18 @@ class Store final : public ParamSource, private LeaseOwner {
   void release_full(GroupId group, uint64_t lease) noexcept override;
   void drop_gradients(GroupId group) noexcept override;
   void poison(Group& group, const std::string& reason) noexcept;
+  /// `start` or `wait` of a collective; if it throws, its memory holds nothing that has a name.
+  template <class Collective>
+  auto or_poison(const Collective& collective) {
+    try {
+      return collective();
+    } catch (const std::exception& error) {
+      poison_all(first_line(error));
+      throw;
+    }
+  }
+  void poison_all(const std::string& reason) noexcept;
+  void require_writable(const char* action) const;
 
   void allocate(Group& group);
   void require_slots();
@@ -229,6 +249,7 @@ class Store final : public ParamSource, private LeaseOwner {
   Event weights_written_;    ///< on the compute stream; gathers are ordered after it
   Event secondary_written_;  ///< the same for second copies
   bool sealed_ = false;
+  bool generating_ = false;
   bool pinned_ = false;
   bool updating_ = false;
   bool has_gradients_ = false;

@@ -1,4 +1,5 @@
 // Weights: gather, lease, prefetch, release, pin.
+#include "reknit/base/error_text.h"
 #include "reknit/base/mutant.h"
 #include "reknit/store/store.h"
 
@@ -27,6 +28,7 @@ Full Store::full(GroupId id, Phase phase) {
   REKNIT_INVARIANT(sealed_ && !updating_, "group ", id, " of store ", settings_.name,
                    sealed_ ? " was read during an update" : " was read before seal");
   Group& group = *groups_.at(id);
+  group.state->require_sound();
   if (group.state->weights() == WeightState::kSharded) {
     start_gather(id, phase);
   }
@@ -101,21 +103,26 @@ void Store::start_gather(GroupId id, Phase phase) {
   const bool secondary = has_secondary(group);
   const auto pairs = gather_pairs(group, slot->bytes(), secondary);
   if (!secondary) {
-    group.gathering.emplace(comms_.all_gather(std::move(*slot), pairs, stream));
+    group.gathering.emplace(
+        or_poison([&] { return comms_.all_gather(std::move(*slot), pairs, stream); }));
     return;
   }
   if (!REKNIT_MUTANT(gather_before_secondary_written)) {
     stream.wait(secondary_written_);
   }
-  group.gathering.emplace(comms_.secondary->all_gather(std::move(*slot), pairs, stream));
+  group.gathering.emplace(
+      or_poison([&] { return comms_.secondary->all_gather(std::move(*slot), pairs, stream); }));
 }
 
 void Store::finish_gather(Group& group) {
+  group.state->require_sound();
   Pending<Slot> pending = std::move(*group.gathering);
   group.gathering.reset();
   const RankContext& rank = this_rank();
-  group.slot = std::move(pending).wait(REKNIT_MUTANT(read_before_gather_is_done) ? rank.gather
-                                                                                 : rank.compute);
+  group.slot = or_poison([&] {
+    return std::move(pending).wait(REKNIT_MUTANT(read_before_gather_is_done) ? rank.gather
+                                                                             : rank.compute);
+  });
   group.state->finish_gather();
   if (comms_.secondary && !has_secondary(group)) {
     refresh_secondary(group);
@@ -240,12 +247,13 @@ void Store::pin() {
       continue;
     }
     group.state->begin_gather(Phase::kGenerate);
-    pending[g].emplace(
-        comms_.all_gather(group.pinned, gather_pairs(group, group.pinned, false), rank.gather));
+    pending[g].emplace(or_poison([&] {
+      return comms_.all_gather(group.pinned, gather_pairs(group, group.pinned, false), rank.gather);
+    }));
   }
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (pending[g]) {
-      std::move(*pending[g]).wait(rank.compute);
+      or_poison([&] { return std::move(*pending[g]).wait(rank.compute); });
       groups_[g]->state->finish_gather();
     }
   }

@@ -27,6 +27,7 @@ at::Tensor Store::wire_view(const Group& group, const Slot& slot, int segment) c
 
 Gradients Store::gradients(GroupId id) {
   Group& group = *groups_.at(id);
+  group.state->require_sound();
   while (group.state->gradients() == GradientState::kReducing) {
     finish_oldest_reduce();
   }
@@ -126,8 +127,9 @@ void Store::start_reduce(GroupId id) {
       pairs.push_back({full, full.narrow(0, mine.begin, mine.size())});
     }
   }
-  group.reducing.emplace(
-      comms_.reduce->reduce_scatter(std::move(group.gradient_slot), pairs, rank.reduce));
+  group.reducing.emplace(or_poison([&] {
+    return comms_.reduce->reduce_scatter(std::move(group.gradient_slot), pairs, rank.reduce);
+  }));
   reductions_.push_back(id);
   while (reductions_.size() > (settings_.overlap ? 1 : 0)) {
     finish_oldest_reduce();
@@ -144,8 +146,10 @@ void Store::finish_oldest_reduce() {
   const Stream& stream = this_rank().reduce;
   Pending<Slot> pending = std::move(*group.reducing);
   group.reducing.reset();
-  group.gradient_slot =
-      std::move(pending).wait(REKNIT_MUTANT(accumulate_before_reduced) ? this_rank().copy : stream);
+  group.gradient_slot = or_poison([&] {
+    return std::move(pending).wait(REKNIT_MUTANT(accumulate_before_reduced) ? this_rank().copy
+                                                                            : stream);
+  });
   {
     const StreamScope scope(stream);
     for (size_t i = 0; i < group.segments.size(); ++i) {

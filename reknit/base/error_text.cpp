@@ -1,4 +1,4 @@
-#include "reknit/base/error.h"
+#include "reknit/base/error_text.h"
 
 namespace reknit {
 
