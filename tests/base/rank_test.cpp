@@ -1,3 +1,4 @@
+// What starting ranks promises where one of them fails.
 #include "reknit/base/rank.h"
 
 #include "reknit/base/error.h"
@@ -8,6 +9,7 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <optional>
 #include <thread>
 
 namespace reknit {
