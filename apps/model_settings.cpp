@@ -188,9 +188,11 @@ std::vector<std::string> describe(const ConfigReading& reading, const RunShape& 
   lines.push_back(str("ZeRO-", c.zero.stage, ": ", kSharded[c.zero.stage], " over ",
                       c.zero.mics_shard_size > 0 ? c.zero.mics_shard_size : shape.ranks, " ranks"));
   if (c.zero.stage == 3) {
-    lines.push_back(str("parameters under ", c.zero.persistence_threshold, " elements stay whole; ",
-                        c.zero.prefetch_bucket_size > 0 ? "the next group" : "nothing",
-                        " is gathered ahead"));
+    lines.push_back(str("parameters of up to ", c.zero.persistence_threshold,
+                        " elements stay whole; ",
+                        c.zero.prefetch_bucket_size > 0 && c.zero.overlap_comm
+                            ? "the next group is gathered while one is in use"
+                            : "nothing is gathered ahead"));
   }
   lines.push_back(c.gradient_clipping > 0
                       ? str("gradients are clipped at a global norm of ", c.gradient_clipping)

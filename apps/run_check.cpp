@@ -25,13 +25,20 @@ void print_groups(const char* title, const std::vector<std::vector<int64_t>>& gr
 
 void print_mics(const DeepSpeedConfig& config, const RunShape& shape) {
   const int64_t size = config.zero.mics_shard_size;
-  if (size < 1 || shape.ranks % size != 0) {
+  if (size < 1 || shape.ranks % size != 0 || shape.ranks % shape.nodes != 0) {
     return;
   }
   print_groups("MiCS shard groups, by rank (each holds one full copy):",
                shard_groups(shape.ranks, size));
   print_groups("MiCS replica groups, by rank (each holds the same shard):",
                replica_groups(shape.ranks, size));
+  const int64_t local = shape.ranks / shape.nodes;
+  if (config.zero.mics_hierarchical && size > local && size % local == 0) {
+    print_groups("hierarchical gather, first across nodes, by rank:",
+                 node_groups(shape.ranks, size, local));
+    print_groups("hierarchical gather, then inside each node, by rank:",
+                 shard_groups(shape.ranks, local));
+  }
 }
 
 void print_findings(const Findings& findings, Severity severity, const char* title) {

@@ -63,7 +63,7 @@ std::string run_rank(const Job& job, RankEnvironment& environment) {
   Communicator& world = *environment.world;
   const StoreSettings settings = store_settings("model", job.options.settings, environment, false);
   auto model = make_model(model_spec(job.folder, false), settings,
-                          StoreComms::over(environment.world, settings.placement.shard_size), pool);
+                          StoreComms::over(environment.world, settings.placement), pool);
   pool.seal();
   load_model(*model, job.folder, ValueHead::kNone, 0);
   const auto count = static_cast<int64_t>(job.prompts.size());

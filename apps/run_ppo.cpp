@@ -132,7 +132,7 @@ struct RankModels {
                               bool training, bool value_head) {
     const StoreSettings store = store_settings(name, settings, environment, training);
     return make_model(model_spec(folder, value_head), store,
-                      StoreComms::over(environment.world, store.placement.shard_size), pool);
+                      StoreComms::over(environment.world, store.placement), pool);
   }
 };
 

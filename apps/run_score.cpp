@@ -102,7 +102,7 @@ std::string run_rank(const ScoreOptions& options, const HfFolder& folder,
   Communicator& world = *environment.world;
   const StoreSettings settings = store_settings("model", options.settings, environment, false);
   auto model = make_model(model_spec(folder, has_value_head(folder)), settings,
-                          StoreComms::over(environment.world, settings.placement.shard_size), pool);
+                          StoreComms::over(environment.world, settings.placement), pool);
   pool.seal();
   load_model(*model, folder, ValueHead::kRequired, 0);
   const auto count = static_cast<int64_t>(inputs.size());

@@ -9,8 +9,13 @@
 
 #include <ATen/ATen.h>
 
+<<<<<<< ours
 #include <cstdio>
 #include <cstring>
+=======
+#include <algorithm>
+#include <cmath>
+>>>>>>> theirs
 #include <filesystem>
 #include <fstream>
 
@@ -19,6 +24,36 @@ namespace {
 
 namespace fs = std::filesystem;
 
+<<<<<<< ours
+=======
+at::ScalarType scalar_type(Precision precision) {
+  return precision == Precision::kBf16   ? at::kBFloat16
+         : precision == Precision::kFp16 ? at::kHalf
+                                         : at::kFloat;
+}
+
+std::optional<at::ScalarType> reduce_dtype(const DeepSpeedConfig& config) {
+  const auto& name = config.communication_data_type;
+  if (!name) {
+    return std::nullopt;
+  }
+  return scalar_type(*name == "bf16"   ? Precision::kBf16
+                     : *name == "fp16" ? Precision::kFp16
+                                       : Precision::kFp32);
+}
+
+LossScalerSettings scaler_settings(const Fp16Config& fp16) {
+  const bool dynamic = fp16.loss_scale == 0;
+  return {.initial = dynamic ? std::pow(2.0, static_cast<double>(fp16.initial_scale_power))
+                             : fp16.loss_scale,
+          .window = fp16.loss_scale_window,
+          .hysteresis = static_cast<int>(fp16.hysteresis),
+          .consecutive_hysteresis = fp16.consecutive_hysteresis,
+          .minimum = fp16.min_loss_scale,
+          .dynamic = dynamic};
+}
+
+>>>>>>> theirs
 }  // namespace
 
 RankPlan rank_plan(const RunOptions& options) {
@@ -28,21 +63,31 @@ RankPlan rank_plan(const RunOptions& options) {
     plan.rendezvous = options.place.launched->rendezvous;
   }
   plan.timeout = std::chrono::seconds(options.timeout_s);
+<<<<<<< ours
   plan.report = report_error;
+=======
+  plan.nodes = static_cast<int>(options.place.nodes);
+>>>>>>> theirs
   return plan;
 }
 
 StoreSettings store_settings(const std::string& name, const ModelSettings& settings,
                              const RankEnvironment& environment, bool training) {
   const DeepSpeedConfig& config = settings.reading.config;
-  const int world = environment.world->size();
   const bool mics = config.zero.mics_shard_size > 0;
+  const int shard_size =
+      mics ? static_cast<int>(config.zero.mics_shard_size) : environment.world->size();
   return {.name = name,
           .dtype = scalar_type(config.precision()),
-          .placement = {static_cast<int>(config.zero.stage),
-                        mics ? static_cast<int>(config.zero.mics_shard_size) : world},
-          .persistence_threshold = config.zero.persistence_threshold,
+          .placement = {static_cast<int>(config.zero.stage), shard_size,
+                        mics && config.zero.mics_hierarchical,
+                        static_cast<int>(training ? config.zero.hpz_partition_size : 1)},
+          // DeepSpeed keeps parameters of exactly the threshold whole too.
+          .persistence_threshold = std::min(config.zero.persistence_threshold, INT64_MAX - 1) + 1,
+          .persistence_limit = config.zero.model_persistence_threshold / shard_size,
           .prefetch_depth = config.zero.prefetch_bucket_size > 0 ? 1 : 0,
+          .overlap = config.zero.overlap_comm,
+          .reduce_dtype = reduce_dtype(config),
           .training = training,
           .allocator = environment.allocator};
 }

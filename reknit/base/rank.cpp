@@ -1,6 +1,7 @@
 #include "reknit/base/rank.h"
 
 #include "reknit/base/error.h"
+#include "reknit/base/error_text.h"
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
@@ -9,6 +10,7 @@
 
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 namespace reknit {
@@ -87,21 +89,31 @@ void run_ranks(const std::vector<c10::Device>& devices, const std::function<void
       on_error(reason);
     }
   };
+  const auto run = [&](int rank) {
+    try {
+      RankScope scope(rank, world, devices[rank]);
+      body(rank);
+    } catch (const AbortedError& error) {
+      fail(std::current_exception(), first_line(error), true);
+    } catch (const std::exception& error) {
+      fail(std::current_exception(), first_line(error), false);
+    } catch (...) {
+      fail(std::current_exception(), "unknown error", false);
+    }
+  };
   std::vector<std::thread> threads;
   threads.reserve(devices.size());
   for (int rank = 0; rank < world; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        RankScope scope(rank, world, devices[rank]);
-        body(rank);
-      } catch (const AbortedError& error) {
-        fail(std::current_exception(), error.what(), true);
-      } catch (const std::exception& error) {
-        fail(std::current_exception(), error.what(), false);
-      } catch (...) {
-        fail(std::current_exception(), "unknown error", false);
-      }
-    });
+    try {
+      threads.emplace_back(run, rank);
+    } catch (const std::system_error& error) {
+      const std::string reason =
+          str("the thread of rank ", rank, " of ", world, " cannot be started: ", error.what());
+      fail(std::make_exception_ptr(
+               CommError(reason, "start fewer ranks, or raise the limit on threads (ulimit -u)")),
+           reason, false);
+      break;
+    }
   }
   for (auto& thread : threads) {
     thread.join();

@@ -38,10 +38,10 @@ class RankScope {
   std::unique_ptr<Saved> saved_;
 };
 
-/// Runs `body` on `devices.size()` threads, each inside a RankScope, and returns
-/// when all have ended. Rethrows the error of the rank that failed first (an
-/// AbortedError only if there is no other); `on_error` (may be empty) is called once,
-/// at once, by that rank, to free the others (abort their communicators).
+/// Runs `body` on `devices.size()` threads, each inside a RankScope, and returns when all have
+/// ended. Rethrows the error of the rank that failed first (an AbortedError only if there is no
+/// other), a CommError for one that the system starts no thread for; `on_error` (may be empty)
+/// is called once, at once, by that rank, to free the others (abort their communicators).
 void run_ranks(const std::vector<c10::Device>& devices, const std::function<void(int rank)>& body,
                const std::function<void(const std::string& reason)>& on_error = {});
 

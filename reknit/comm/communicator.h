@@ -31,18 +31,29 @@ struct ScatterPair {
   at::Tensor shard;
 };
 
-/// Bytes this rank has sent into collectives, by operation, since construction.
+/// What this rank has taken part in, by operation, since construction.
 struct CommCounts {
   struct Entry {
     int64_t count = 0;
-    int64_t bytes = 0;  ///< payload: full size for gathers and reductions
+    int64_t bytes = 0;   ///< payload: full size for gathers and reductions
+    int64_t inside = 0;  ///< bytes received from ranks of its node; see topology.h
+    int64_t across = 0;  ///< bytes received from ranks of other nodes
+
+    Entry& operator+=(const Entry& other);
+    Entry& operator-=(const Entry& other);
   };
   Entry all_gather, reduce_scatter, all_reduce, broadcast, all_to_all, barrier;
+
+  CommCounts& operator+=(const CommCounts& other);
+  CommCounts& operator-=(const CommCounts& other);
+  /// Over all operations.
+  Entry total() const;
 };
 
 struct CommOptions {
   std::string name = "world";  ///< appears in errors and traces
   std::chrono::milliseconds timeout{600'000};
+  std::vector<int> nodes = {};  ///< of each rank; empty: all on one node
 };
 
 /// A group of ranks that joins collectives in the same order. One thread per rank
@@ -82,9 +93,17 @@ class Communicator {
   /// Blocks the host until all ranks are here.
   void barrier();
 
-  /// Collective over the group. Ranks of equal `color` form a new group, ordered by
-  /// rank; its name is `name`, a dot and the color.
-  virtual std::unique_ptr<Communicator> split(int color, const std::string& name) = 0;
+  /// Blocks the host until the work now queued on `stream` is done, or throws as
+  /// require_alive as soon as the group is aborted: the device may then still be at work.
+  void synchronize(const Stream& stream);
+  /// Throws what the group was aborted with, if it was. Local.
+  virtual void require_alive() = 0;
+
+  /// Collective over the group: every rank is in one new group and names its `members`, in
+  /// the order of their new ranks. Its name is `name`, a dot and the lowest member. Throws
+  /// StateError for a list without this rank, CommError where the lists contradict.
+  virtual std::unique_ptr<Communicator> split(const std::vector<int>& members,
+                                              const std::string& name) = 0;
 
   /// Fails this group and those split from it on every rank, at once, with `reason` (the
   /// first one wins): blocked waits and every later call throw AbortedError, which is a

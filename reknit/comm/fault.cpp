@@ -13,7 +13,9 @@ using Clock = std::chrono::steady_clock;
 class FaultWork : public Work {
  public:
   FaultWork(std::unique_ptr<Work> inner, std::vector<at::Tensor> written, Fault fault)
-      : inner_(std::move(inner)), written_(std::move(written)), fault_(std::move(fault)) {}
+      : inner_(std::move(inner)), written_(std::move(written)), fault_(std::move(fault)) {
+    (void)ready();
+  }
 
   void wait(const Stream& stream) override {
     inner_->wait(stream);
@@ -77,10 +79,12 @@ class FaultCommunicator : public OperationCommunicator {
   int size() const override { return inner_->size(); }
   const CommOptions& options() const override { return inner_->options(); }
 
-  std::unique_ptr<Communicator> split(int color, const std::string& name) override {
-    return make_fault(inner_->split(color, name), plan_);
+  std::unique_ptr<Communicator> split(const std::vector<int>& members,
+                                      const std::string& name) override {
+    return make_fault(inner_->split(members, name), plan_);
   }
   void abort(const std::string& reason) noexcept override { inner_->abort(reason); }
+  void require_alive() override { inner_->require_alive(); }
 
  protected:
   std::unique_ptr<Work> start(Operation operation, const Stream& stream) override {

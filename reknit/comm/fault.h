@@ -9,9 +9,10 @@ namespace reknit {
 
 /// What happens to one operation of one rank.
 struct Fault {
-  std::chrono::milliseconds delay_start{0};   ///< before the rank joins
-  std::chrono::milliseconds delay_result{0};  ///< between completion and wait() returning
-  bool fail = false;                          ///< the start throws CommError and the group aborts
+  std::chrono::milliseconds delay_start{0};  ///< before the rank joins
+  /// Before wait() returns; counted from when start, ready() or wait() first finds it complete.
+  std::chrono::milliseconds delay_result{0};
+  bool fail = false;        ///< the start throws CommError and the group aborts
   bool never_join = false;  ///< the rank stays away: others time out, and so does it
   /// Called on every tensor that the operation wrote, after wait (e.g. plant an inf).
   std::function<void(at::Tensor&)> corrupt;

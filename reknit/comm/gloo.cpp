@@ -1,12 +1,15 @@
 #include "reknit/comm/gloo.h"
 
 #include "reknit/base/error.h"
+#include "reknit/base/error_text.h"
+#include "reknit/base/random.h"
 #include "reknit/comm/gloo_transport.h"
 #include "reknit/comm/perform.h"
 
 #include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -24,9 +27,17 @@ constexpr auto kSettle = 5s;
 /// What the ranks show each other before every operation.
 struct Header {
   uint64_t signature = 0;
-  int64_t color = 0;
+  uint64_t part = 0;  ///< part_key of a split's members
   char text[112] = {};
 };
+
+uint64_t part_key(const std::vector<int>& members) {
+  uint64_t key = members.size();
+  for (const int member : members) {
+    key = mix(key, static_cast<uint64_t>(member));
+  }
+  return key;
+}
 
 /// One operation from joining to its end.
 struct Item {
@@ -35,7 +46,7 @@ struct Item {
   Operation operation;
   int64_t sequence = 0;
   State state = State::kQueued;
-  std::vector<int> colors;  ///< by rank, of a split
+  std::vector<uint64_t> parts;  ///< by rank, of a split: part_key of its members
 };
 
 /// A rank's side of a group. Its worker thread carries out the operations one after the
@@ -55,6 +66,7 @@ class GlooGroup : public JobMember {
   void wait(const Item& item);
   bool ready(const Item& item);
   void abandon(const Item& item) noexcept;
+  void require_alive();
   void abort(const std::string& reason) noexcept;
 
   const std::string& path() const override { return path_; }
@@ -71,7 +83,7 @@ class GlooGroup : public JobMember {
   void all_reduce(const at::Tensor& tensor, ReduceOp op);
   std::string diagnosis(const Item& item, const std::string& what);
   void fail(const std::string& reason) noexcept;
-  void require_alive();
+  void throw_if_aborted();
   void settle(std::unique_lock<std::mutex>& lock, const Item& item);
 
   const std::shared_ptr<JobStore> job_;
@@ -131,7 +143,7 @@ std::shared_ptr<Item> GlooGroup::enqueue(Operation operation) {
   auto item = std::make_shared<Item>();
   item->operation = std::move(operation);
   std::lock_guard lock(mutex_);
-  require_alive();
+  throw_if_aborted();
   item->sequence = joined_++;
   queue_.push_back(item);
   changed_.notify_all();
@@ -139,7 +151,7 @@ std::shared_ptr<Item> GlooGroup::enqueue(Operation operation) {
 }
 
 /// Needs the lock. The rank that found the error throws it as its own, once.
-void GlooGroup::require_alive() {
+void GlooGroup::throw_if_aborted() {
   if (!aborted_) {
     return;
   }
@@ -148,6 +160,11 @@ void GlooGroup::require_alive() {
     throw CommError(*aborted_);
   }
   throw AbortedError(*aborted_);
+}
+
+void GlooGroup::require_alive() {
+  std::lock_guard lock(mutex_);
+  throw_if_aborted();
 }
 
 void GlooGroup::work() {
@@ -188,7 +205,7 @@ void GlooGroup::run(Item& item) {
   const Operation& operation = item.operation;
   if (size_ == 1) {
     perform({operation});
-    item.colors = {operation.color};
+    item.parts = {part_key(operation.members)};
     return;
   }
   compare(item);
@@ -222,7 +239,7 @@ void GlooGroup::run(Item& item) {
 
 /// Nobody moves data before all ranks are here with the same operation.
 void GlooGroup::compare(Item& item) {
-  Header mine{.signature = item.operation.signature(), .color = item.operation.color};
+  Header mine{.signature = item.operation.signature(), .part = part_key(item.operation.members)};
   item.operation.describe().copy(mine.text, sizeof(mine.text) - 1);
   const int64_t bytes = sizeof(Header);
   const at::Tensor all = at::empty({size_ * bytes}, at::kByte);
@@ -238,7 +255,7 @@ void GlooGroup::compare(Item& item) {
     }
   }
   for (const Header& header : headers) {
-    item.colors.push_back(static_cast<int>(header.color));
+    item.parts.push_back(header.part);
   }
 }
 
@@ -315,7 +332,7 @@ void GlooGroup::wait(const Item& item) {
     }
   }
   settle(lock, item);
-  require_alive();
+  throw_if_aborted();
 }
 
 /// Blocks while the worker may still touch the item's tensors (not for ever: they are
@@ -377,23 +394,25 @@ class GlooCommunicator : public OperationCommunicator {
   int size() const override { return group_->size(); }
   const CommOptions& options() const override { return group_->options(); }
   void abort(const std::string& reason) noexcept override { group_->abort(reason); }
+  void require_alive() override { group_->require_alive(); }
 
-  std::unique_ptr<Communicator> split(int color, const std::string& name) override {
-    auto item = group_->enqueue(Operation{.kind = CommKind::kSplit, .color = color});
+  std::unique_ptr<Communicator> split(const std::vector<int>& members,
+                                      const std::string& name) override {
+    const CommOptions part = part_options(options(), size(), rank(), members, name);
+    auto item = group_->enqueue(Operation{.kind = CommKind::kSplit, .members = members});
     group_->wait(*item);
-    int part_rank = 0;
-    int part_size = 0;
-    for (int rank = 0; rank < size(); ++rank) {
-      if (item->colors[rank] == color) {
-        part_rank += rank < group_->rank() ? 1 : 0;
-        ++part_size;
+    for (const int member : members) {
+      if (item->parts[member] != item->parts[rank()]) {
+        const std::string sentence = split_sentence(options(), item->sequence, rank(), members);
+        abort(sentence);
+        throw CommError(sentence);
       }
     }
-    CommOptions options = group_->options();
-    options.name = str(name, ".", color);
-    const std::string path = str(group_->path(), "/", item->sequence, ".", color);
-    return std::make_unique<GlooCommunicator>(
-        std::make_shared<GlooGroup>(group_->job(), path, part_rank, part_size, options));
+    const auto mine = std::find(members.begin(), members.end(), rank()) - members.begin();
+    const std::string path = str(group_->path(), "/", item->sequence, ".",
+                                 *std::min_element(members.begin(), members.end()));
+    return std::make_unique<GlooCommunicator>(std::make_shared<GlooGroup>(
+        group_->job(), path, static_cast<int>(mine), static_cast<int>(members.size()), part));
   }
 
  protected:

@@ -1,6 +1,7 @@
 #include "reknit/comm/job_store.h"
 
 #include "reknit/base/error.h"
+#include "reknit/base/error_text.h"
 #include "reknit/base/log.h"
 #include "reknit/comm/operation.h"
 

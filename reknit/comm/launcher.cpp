@@ -224,24 +224,25 @@ std::optional<LaunchedProcess> read_srun(const Variables& variables) {
     return LaunchedProcess{};
   }
   variables.require_all({"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"});
-  const auto tasks = variables.first(
-      {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"});
+  const auto tasks = variables.first({"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"});
+  const auto tasks_everywhere = variables.number("SLURM_NTASKS_PER_NODE");
   const auto hosts =
       variables.first({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"});
   const auto job = variables.first({"SLURM_JOB_ID", "SLURM_JOBID"});
-  if (!tasks) {
+  if (!tasks && !tasks_everywhere) {
     variables.require_all({"SLURM_PROCID", "SLURM_TASKS_PER_NODE"});
   }
   LaunchedProcess place{
       .local_rank = *variables.number("SLURM_LOCALID"),
-      .local_world = tasks_of_node(*tasks, variables.number("SLURM_NODEID").value_or(0)),
+      .local_world = tasks ? tasks_of_node(*tasks, variables.number("SLURM_NODEID").value_or(0))
+                           : *tasks_everywhere,
       .launcher = "srun"};
   place.rendezvous.rank = *variables.number("SLURM_PROCID");
   place.rendezvous.world = *variables.number("SLURM_NTASKS");
   require_inside("SLURM_PROCID", place.rendezvous.rank, "SLURM_NTASKS", place.rendezvous.world);
-  require_inside("SLURM_LOCALID", place.local_rank, "SLURM_TASKS_PER_NODE", place.local_world);
-  require_inside("SLURM_TASKS_PER_NODE", place.local_world, "SLURM_NTASKS",
-                 place.rendezvous.world + 1);
+  const std::string local_name = tasks ? "SLURM_TASKS_PER_NODE" : "SLURM_NTASKS_PER_NODE";
+  require_inside("SLURM_LOCALID", place.local_rank, local_name, place.local_world);
+  require_inside(local_name, place.local_world, "SLURM_NTASKS", place.rendezvous.world + 1);
   if (!read_master(variables, place.rendezvous)) {
     if (!hosts || !job) {
       variables.require_all({"SLURM_PROCID", "SLURM_NODELIST", "SLURM_JOB_ID"});

@@ -48,8 +48,10 @@ class NcclCommunicator : public OperationCommunicator {
   int size() const override { return group_->size(); }
   const CommOptions& options() const override { return group_->options(); }
   void abort(const std::string& reason) noexcept override { group_->abort(reason); }
-  std::unique_ptr<Communicator> split(int color, const std::string& name) override {
-    auto [part, part_rank] = group_->split(rank_, color, name);
+  void require_alive() override { group_->require_alive(); }
+  std::unique_ptr<Communicator> split(const std::vector<int>& members,
+                                      const std::string& name) override {
+    auto [part, part_rank] = group_->split(rank_, members, name);
     return std::make_unique<NcclCommunicator>(std::move(part), part_rank);
   }
 
@@ -68,7 +70,7 @@ class NcclCommunicator : public OperationCommunicator {
 void create(const std::shared_ptr<NcclGroup>& group, ncclUniqueId id,
             const std::vector<std::pair<int, LocalRank*>>& ranks) {
   ncclConfig_t config = nccl_config();
-  ncclGroupStart();
+  NcclCalls calls;
   ncclResult_t result = ncclSuccess;
   for (const auto& [rank, local] : ranks) {
     if (accepted(result)) {
@@ -76,8 +78,7 @@ void create(const std::shared_ptr<NcclGroup>& group, ncclUniqueId id,
       result = ncclCommInitRankConfig(&local->comm, group->size(), id, rank, &config);
     }
   }
-  const ncclResult_t ended = ncclGroupEnd();
-  result = accepted(result) ? ended : result;
+  result = calls.end(result);
   require<CommError>(accepted(result), "group ", group->options().name,
                      ": NCCL cannot be started: ", ncclGetErrorString(result), ", ",
                      ncclGetLastError(nullptr));

@@ -1,10 +1,13 @@
 #include "reknit/comm/nccl_group.h"
 
 #include "reknit/base/error.h"
+#include "reknit/base/error_text.h"
+#include "reknit/base/pause.h"
 
 #include <c10/core/DeviceGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
 #include <thread>
 
 namespace reknit {
@@ -14,23 +17,7 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 constexpr auto kPoll = 20us;
-constexpr auto kSpin = 200us;    ///< before a poll sleeps: most calls end sooner
 constexpr auto kFarewell = 10s;  ///< for the other ranks to finish what was started
-
-/// Between two looks at something that is about to happen.
-class Pause {
- public:
-  void operator()() {
-    if (Clock::now() - start_ < kSpin) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(kPoll);
-    }
-  }
-
- private:
-  const Clock::time_point start_ = Clock::now();
-};
 
 ncclDataType_t type_of(at::ScalarType type) {
   switch (type) {
@@ -51,6 +38,28 @@ ncclDataType_t type_of(at::ScalarType type) {
     default:
       throw StateError(reknit::str("NCCL groups carry no ", type));
   }
+}
+
+std::vector<ncclDataType_t> types_of(const Operation& operation) {
+  std::vector<ncclDataType_t> types;
+  for (const at::Tensor& tensor : operation.out) {
+    types.push_back(type_of(tensor.scalar_type()));
+  }
+  return types;
+}
+
+/// Where NCCL's own memory holds the tensors. Takes the lock of the list of ranges, which a
+/// range's end holds while it takes those of ranks: so never under a rank's lock.
+std::vector<NcclRange> ranges_of(const Operation& operation) {
+  std::vector<NcclRange> ranges;
+  for (const auto* tensors : {&operation.in, &operation.out}) {
+    for (const at::Tensor& tensor : *tensors) {
+      if (const auto range = nccl_range_of(tensor.data_ptr())) {
+        ranges.push_back(*range);
+      }
+    }
+  }
+  return ranges;
 }
 
 }  // namespace
@@ -119,7 +128,6 @@ void NcclGroup::install(int rank, c10::Device device, ncclComm_t comm) {
   }
 }
 
-/// Takes the lock. The first rank that hears of an error found here throws it as its own.
 void NcclGroup::require_alive() {
   Lock lock(mutex_);
   if (!aborted_) {
@@ -188,11 +196,10 @@ void NcclGroup::close() noexcept {
       }
     }
   }
-  ncclGroupStart();
+  NcclCalls calls;
   for (ncclComm_t comm : comms) {
     ncclCommAbort(comm);
   }
-  ncclGroupEnd();
 }
 
 void NcclGroup::finalize() noexcept {
@@ -263,8 +270,9 @@ void NcclGroup::finish(int rank, ncclComm_t comm, ncclResult_t result, CommKind 
   }
 }
 
-/// The calls of one operation. Needs the rank's lock, inside a group call.
-ncclResult_t NcclGroup::issue(LocalRank& rank, const Operation& operation, const Stream& stream) {
+/// The calls of one operation, whose outputs have `types`. Needs the rank's lock.
+ncclResult_t NcclGroup::issue(LocalRank& rank, const Operation& operation,
+                              const std::vector<ncclDataType_t>& types, const Stream& stream) {
   const auto queue = c10::cuda::CUDAStream(*stream.native()).stream();
   const ncclRedOp_t op = operation.op == ReduceOp::kMax ? ncclMax : ncclSum;
   if (operation.kind == CommKind::kBarrier) {
@@ -277,7 +285,7 @@ ncclResult_t NcclGroup::issue(LocalRank& rank, const Operation& operation, const
     void* to = out.data_ptr();
     const void* from = operation.in.empty() ? to : operation.in[i].data_ptr();
     const auto count = static_cast<size_t>(out.numel());
-    const ncclDataType_t type = type_of(out.scalar_type());
+    const ncclDataType_t type = types[i];
     if (count == 0) {
       continue;
     }
@@ -305,20 +313,18 @@ ncclResult_t NcclGroup::issue(LocalRank& rank, const Operation& operation, const
   return result;
 }
 
-void NcclGroup::register_buffers(LocalRank& rank, const Operation& operation) {
-  for (const auto* tensors : {&operation.in, &operation.out}) {
-    for (const at::Tensor& tensor : *tensors) {
-      const auto range = nccl_range_of(tensor.data_ptr());
-      if (!range || rank.registered.contains(range->base)) {
-        continue;
-      }
-      void* handle = nullptr;
-      const ncclResult_t result =
-          ncclCommRegister(rank.comm, range->base, static_cast<size_t>(range->bytes), &handle);
-      require<CommError>(accepted(result), "NCCL cannot register ", range->bytes,
-                         " bytes: ", ncclGetErrorString(result));
-      rank.registered[range->base] = handle;
+/// Needs the rank's lock.
+void NcclGroup::register_buffers(LocalRank& rank, const std::vector<NcclRange>& ranges) {
+  for (const NcclRange& range : ranges) {
+    if (rank.registered.contains(range.base)) {
+      continue;
     }
+    void* handle = nullptr;
+    const ncclResult_t result =
+        ncclCommRegister(rank.comm, range.base, static_cast<size_t>(range.bytes), &handle);
+    require<CommError>(accepted(result), "NCCL cannot register ", range.bytes,
+                       " bytes: ", ncclGetErrorString(result));
+    rank.registered[range.base] = handle;
   }
 }
 
@@ -342,6 +348,8 @@ InFlight NcclGroup::start(int rank, const Operation& operation, const Stream& gi
   LocalRank& local = *ranks_[rank];
   const Stream& stream = operation.kind == CommKind::kBarrier ? local.stream : given;
   require_alive();
+  const std::vector<ncclDataType_t> types = types_of(operation);
+  const std::vector<NcclRange> ranges = ranges_of(operation);
   const int64_t sequence = local.joined++;
   ncclResult_t result = ncclSuccess;
   ncclComm_t comm = nullptr;
@@ -349,12 +357,10 @@ InFlight NcclGroup::start(int rank, const Operation& operation, const Stream& gi
     Lock lock(local.mutex);
     comm = local.comm;
     if (comm != nullptr) {
-      register_buffers(local, operation);
+      register_buffers(local, ranges);
       const c10::DeviceGuard guard(local.device);
-      ncclGroupStart();
-      result = issue(local, operation, stream);
-      const ncclResult_t ended = ncclGroupEnd();
-      result = accepted(result) ? ended : result;
+      NcclCalls calls;
+      result = calls.end(issue(local, operation, types, stream));
     }
   }
   finish(rank, comm, result, operation.kind, sequence);
@@ -393,16 +399,14 @@ bool NcclGroup::ready(const InFlight& operation) const noexcept {
   }
 }
 
-/// The group of one color, shared by its ranks in this process.
-std::shared_ptr<NcclGroup> NcclGroup::part_of(int64_t number, int color, int size,
-                                              const std::string& name) {
-  CommOptions options = options_;
-  options.name = str(name, ".", color);
+/// The group whose lowest member is `lowest`, shared by its ranks in this process.
+std::shared_ptr<NcclGroup> NcclGroup::part_of(int64_t number, int lowest, int size,
+                                              const CommOptions& options) {
   Lock lock(mutex_);
-  auto& known = parts_[{number, color}];
+  auto& known = parts_[{number, lowest}];
   auto part = known.lock();
   if (!part) {
-    part = std::make_shared<NcclGroup>(job_, str(path_, "/", number, ".", color), size, options);
+    part = std::make_shared<NcclGroup>(job_, str(path_, "/", number, ".", lowest), size, options);
     known = part;
   }
   return part;
@@ -435,8 +439,12 @@ ncclComm_t NcclGroup::await_part(int rank, int64_t sequence) {
   }
 }
 
-std::pair<std::shared_ptr<NcclGroup>, int> NcclGroup::split(int rank, int color,
+std::pair<std::shared_ptr<NcclGroup>, int> NcclGroup::split(int rank,
+                                                            const std::vector<int>& members,
                                                             const std::string& name) {
+  const CommOptions options = part_options(options_, size_, rank, members, name);
+  const int lowest = *std::min_element(members.begin(), members.end());
+  const auto place = std::find(members.begin(), members.end(), rank) - members.begin();
   LocalRank& local = *ranks_[rank];
   require_alive();
   const int64_t sequence = local.joined++;
@@ -450,7 +458,7 @@ std::pair<std::shared_ptr<NcclGroup>, int> NcclGroup::split(int rank, int color,
     parent = local.comm;
     local.splitting = nullptr;
     if (parent != nullptr) {
-      result = ncclCommSplit(parent, color, rank, &local.splitting, &config);
+      result = ncclCommSplit(parent, lowest, static_cast<int>(place), &local.splitting, &config);
     }
   }
   finish(rank, parent, result, CommKind::kSplit, sequence);
@@ -459,7 +467,11 @@ std::pair<std::shared_ptr<NcclGroup>, int> NcclGroup::split(int rank, int color,
   int part_rank = 0;
   ncclCommCount(comm, &part_size);
   ncclCommUserRank(comm, &part_rank);
-  auto part = part_of(number, color, part_size, name);
+  if (part_size != static_cast<int>(members.size()) || part_rank != place) {
+    fail(split_sentence(options_, sequence, rank, members));
+    require_alive();
+  }
+  auto part = part_of(number, lowest, part_size, options);
   require_alive();  // an abort from here on is told to the part too
   part->install(part_rank, local.device, comm);
   return {part, part_rank};

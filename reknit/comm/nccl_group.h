@@ -21,6 +21,29 @@ bool accepted(ncclResult_t result);
 /// Non-blocking communicators: every call returns at once and can be broken off.
 ncclConfig_t nccl_config();
 
+/// The calls of one thread that NCCL takes together: they go out with end(), or where the
+/// scope is left by an error.
+class NcclCalls {
+ public:
+  NcclCalls() { ncclGroupStart(); }
+  ~NcclCalls() {
+    if (open_) {
+      ncclGroupEnd();
+    }
+  }
+  NcclCalls(const NcclCalls&) = delete;
+
+  /// The first failure among `result`, of the calls, and their going out.
+  ncclResult_t end(ncclResult_t result) {
+    open_ = false;
+    const ncclResult_t ended = ncclGroupEnd();
+    return accepted(result) ? ended : result;
+  }
+
+ private:
+  bool open_ = true;
+};
+
 /// An operation on its way through the device.
 struct InFlight {
   CommKind kind;
@@ -64,12 +87,16 @@ class NcclGroup : public JobMember {
 
   /// Queues `operation` of `rank` on `stream`. Rank's thread.
   InFlight start(int rank, const Operation& operation, const Stream& stream);
-  /// The group of `rank` and its colleagues of one color, and its rank there.
-  std::pair<std::shared_ptr<NcclGroup>, int> split(int rank, int color, const std::string& name);
+  /// The group of `members`, of which `rank` is one, and its rank there.
+  std::pair<std::shared_ptr<NcclGroup>, int> split(int rank, const std::vector<int>& members,
+                                                   const std::string& name);
   /// Orders `stream` after the operation; a CPU stream: blocks the host until then.
   void wait(const InFlight& operation, const Stream& stream);
   bool ready(const InFlight& operation) const noexcept;
   void abort(const std::string& reason) noexcept;
+  /// Throws what has ended the group. The first rank that hears of an error found here throws
+  /// it as its own.
+  void require_alive();
   /// Waits for a call that NCCL carries out in the background.
   void finish(int rank, ncclComm_t comm, ncclResult_t result, CommKind kind, int64_t sequence);
 
@@ -82,12 +109,13 @@ class NcclGroup : public JobMember {
  private:
   using Lock = std::lock_guard<std::mutex>;
 
-  void require_alive();
   void fail(const std::string& reason) noexcept;
-  ncclResult_t issue(LocalRank& rank, const Operation& operation, const Stream& stream);
-  void register_buffers(LocalRank& rank, const Operation& operation);
+  ncclResult_t issue(LocalRank& rank, const Operation& operation,
+                     const std::vector<ncclDataType_t>& types, const Stream& stream);
+  void register_buffers(LocalRank& rank, const std::vector<NcclRange>& ranges);
   void forget(void* base) noexcept;
-  std::shared_ptr<NcclGroup> part_of(int64_t number, int color, int size, const std::string& name);
+  std::shared_ptr<NcclGroup> part_of(int64_t number, int lowest, int size,
+                                     const CommOptions& options);
   std::string late(const InFlight& operation);
   void poll() noexcept;
   void look_after(int rank);

@@ -2,8 +2,11 @@
 
 #include "reknit/base/error.h"
 #include "reknit/base/random.h"
+#include "reknit/comm/topology.h"
 
+#include <algorithm>
 #include <exception>
+#include <set>
 
 namespace reknit {
 namespace {
@@ -153,6 +156,28 @@ std::string Operation::describe() const {
   return text;
 }
 
+CommOptions part_options(const CommOptions& whole, int size, int rank,
+                         const std::vector<int>& members, const std::string& name) {
+  const std::set<int> all(members.begin(), members.end());
+  require<StateError>(all.contains(rank) && all.size() == members.size() && *all.begin() >= 0 &&
+                          *all.rbegin() < size,
+                      "group ", whole.name, ": rank ", rank, " of ", size,
+                      " cannot form a group of the ranks ", list_of(members));
+  CommOptions part = whole;
+  part.name = str(name, ".", *all.begin());
+  part.nodes.clear();
+  for (const int member : members) {
+    part.nodes.push_back(whole.nodes.empty() ? 0 : whole.nodes.at(member));
+  }
+  return part;
+}
+
+std::string split_sentence(const CommOptions& options, int64_t sequence, int rank,
+                           const std::vector<int>& members) {
+  return str("group ", options.name, ": ranks disagree on split #", sequence, ": rank ", rank,
+             " names the members ", list_of(members), ", which name others");
+}
+
 at::Tensor piece_of(const at::Tensor& full, int index, int pieces) {
   const int64_t length = full.numel() / pieces;
   return full.view({-1}).narrow(0, index * length, length);
@@ -210,11 +235,6 @@ std::string mismatch_sentence(const CommOptions& options, int64_t sequence, int 
              " joins ", operation, ", rank ", other_rank, " joins ", other_operation);
 }
 
-std::string first_line(const std::exception& error) {
-  const std::string what = error.what();
-  return what.substr(0, what.find('\n'));
-}
-
 std::string abandon_sentence(const CommOptions& options, CommKind kind, int64_t sequence,
                              int rank) {
   if (std::uncaught_exceptions() > 0) {
@@ -229,10 +249,9 @@ std::unique_ptr<Work> OperationCommunicator::checked_start(Operation operation,
                                                            const Stream& stream) {
   check(operation, size(), stream);
   CommCounts::Entry& entry = entry_of(counts_, operation.kind);
-  const int64_t bytes = operation.payload_bytes();
+  const CommCounts::Entry traffic = traffic_of(operation, options().nodes, rank(), size());
   auto work = start(std::move(operation), stream);
-  ++entry.count;
-  entry.bytes += bytes;
+  entry += traffic;
   return work;
 }
 

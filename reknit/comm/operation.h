@@ -4,7 +4,6 @@
 #include "reknit/comm/communicator.h"
 
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,7 +23,7 @@ enum class CommKind {
 const char* name_of(CommKind kind);
 
 /// A collective with its tensors. The ranks of a group must agree on everything but
-/// the addresses and `color`.
+/// the addresses and `members`.
 ///
 /// | kind           | in     | out    |
 /// |----------------|--------|--------|
@@ -38,8 +37,8 @@ struct Operation {
   CommKind kind = CommKind::kBarrier;
   ReduceOp op = ReduceOp::kSum;
   int root = -1;
-  int color = 0;     ///< split only; ranks may differ
-  std::string name;  ///< split only
+  std::vector<int> members;  ///< split only; ranks may differ
+  std::string name;          ///< split only
   std::vector<at::Tensor> in;
   std::vector<at::Tensor> out;
 
@@ -56,6 +55,15 @@ struct Operation {
   std::string describe() const;
 };
 
+/// The options of the part that `members` of a group split off; StateError unless `rank` is
+/// one of them and all are different ranks of `size`.
+CommOptions part_options(const CommOptions& whole, int size, int rank,
+                         const std::vector<int>& members, const std::string& name);
+
+/// The sentence of a split in which `rank` names other members than they do themselves.
+std::string split_sentence(const CommOptions& options, int64_t sequence, int rank,
+                           const std::vector<int>& members);
+
 /// Piece `index` of `pieces` equal ones of the contiguous `full`, flat; no copy.
 at::Tensor piece_of(const at::Tensor& full, int index, int pieces);
 
@@ -71,9 +79,6 @@ std::string timeout_sentence(const CommOptions& options, CommKind kind, int64_t 
 std::string mismatch_sentence(const CommOptions& options, int64_t sequence, int rank,
                               const std::string& operation, int other_rank,
                               const std::string& other_operation);
-
-/// What libtorch says, without its stack of frames.
-std::string first_line(const std::exception& error);
 
 /// The sentence of a result that `rank` dropped; tells unwinding from forgetting.
 std::string abandon_sentence(const CommOptions& options, CommKind kind, int64_t sequence, int rank);

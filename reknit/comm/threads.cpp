@@ -1,6 +1,8 @@
 #include "reknit/comm/threads.h"
 
 #include "reknit/base/error.h"
+#include "reknit/base/error_text.h"
+#include "reknit/base/pause.h"
 #include "reknit/comm/perform.h"
 
 #include <algorithm>
@@ -44,16 +46,18 @@ class ThreadGroup : public std::enable_shared_from_this<ThreadGroup> {
   bool ready(const Joint& joint) const;
   void abandon(const Joint& joint, CommKind kind, int rank) noexcept;
   void abort(const std::string& reason) noexcept;
+  void require_alive() const;
   std::unique_ptr<Communicator> take_split(Joint& joint, int rank);
 
  private:
   std::shared_ptr<Joint> joint_of(int rank);
-  void require_alive() const;
+  void throw_if_aborted() const;
   void require_agreement(std::unique_lock<std::mutex>& lock, const Joint& joint, int rank,
                          const Operation& operation);
   void add_stream(Joint& joint, c10::Device device);
   void perform_last(std::unique_lock<std::mutex>& lock, Joint& joint, int rank);
   void settle(std::unique_lock<std::mutex>& lock, const Joint& joint);
+  void await(const Event& outputs, const Joint& joint, CommKind kind, Clock::time_point deadline);
   [[noreturn]] void fail(std::unique_lock<std::mutex>& lock, const std::string& reason);
   void perform_joint(Joint& joint);
   void queue_on_devices(Joint& joint);
@@ -96,14 +100,17 @@ class ThreadCommunicator : public OperationCommunicator {
   int size() const override { return group_->size(); }
   const CommOptions& options() const override { return group_->options(); }
 
-  std::unique_ptr<Communicator> split(int color, const std::string& name) override {
+  std::unique_ptr<Communicator> split(const std::vector<int>& members,
+                                      const std::string& name) override {
+    part_options(options(), size(), rank_, members, name);  // checks them before anyone waits
     auto joint = group_->join(
-        rank_, Operation{.kind = CommKind::kSplit, .color = color, .name = name}, Stream());
+        rank_, Operation{.kind = CommKind::kSplit, .members = members, .name = name}, Stream());
     group_->wait(*joint, CommKind::kSplit, Stream());
     return group_->take_split(*joint, rank_);
   }
 
   void abort(const std::string& reason) noexcept override { group_->abort(reason); }
+  void require_alive() override { group_->require_alive(); }
 
  protected:
   std::unique_ptr<Work> start(Operation operation, const Stream& stream) override {
@@ -118,10 +125,15 @@ class ThreadCommunicator : public OperationCommunicator {
 };
 
 /// Needs the lock.
-void ThreadGroup::require_alive() const {
+void ThreadGroup::throw_if_aborted() const {
   if (aborted_) {
     throw AbortedError(*aborted_);
   }
+}
+
+void ThreadGroup::require_alive() const {
+  std::lock_guard lock(mutex_);
+  throw_if_aborted();
 }
 
 /// Aborts with `reason` and throws it as this rank's own error.
@@ -176,7 +188,7 @@ std::shared_ptr<Joint> ThreadGroup::join(int rank, Operation operation, const St
   Event inputs;
   inputs.record(stream);
   std::unique_lock lock(mutex_);
-  require_alive();
+  throw_if_aborted();
   std::shared_ptr<Joint> joint = joint_of(rank);
   require_agreement(lock, *joint, rank, operation);
   joint->joined[rank] = true;
@@ -204,11 +216,14 @@ void ThreadGroup::perform_last(std::unique_lock<std::mutex>& lock, Joint& joint,
                   " failed on rank ", rank, ": ", first_line(error));
   }
   joint.sides.clear();
+  if (failure) {
+    abort(*failure);  // before anyone sees the joint as performed
+  }
   lock.lock();
   joint.state = Joint::State::kPerformed;
   changed_.notify_all();
   if (failure) {
-    fail(lock, *failure);
+    throw CommError(*failure);
   }
 }
 
@@ -248,21 +263,26 @@ void ThreadGroup::queue_on_devices(Joint& joint) {
 }
 
 void ThreadGroup::make_split(Joint& joint) {
-  std::map<int, std::vector<int>> members;
-  for (int rank = 0; rank < size_; ++rank) {
-    members[joint.sides[rank].color].push_back(rank);
-  }
   joint.split.resize(size_);
-  for (const auto& [color, ranks] : members) {
-    CommOptions options = options_;
-    options.name = str(joint.sides[ranks[0]].name, ".", color);
-    auto group = std::make_shared<ThreadGroup>(static_cast<int>(ranks.size()), options);
+  for (int rank = 0; rank < size_; ++rank) {
+    const Operation& side = joint.sides[rank];
+    for (const int member : side.members) {
+      require<CommError>(joint.sides[member].members == side.members,
+                         split_sentence(options_, joint.sequence, rank, side.members));
+    }
+    if (side.members.front() != rank) {
+      continue;
+    }
+    auto group =
+        std::make_shared<ThreadGroup>(static_cast<int>(side.members.size()),
+                                      part_options(options_, size_, rank, side.members, side.name));
     {
       std::lock_guard lock(mutex_);
       children_.push_back(group);
     }
-    for (size_t i = 0; i < ranks.size(); ++i) {
-      joint.split[ranks[i]] = std::make_unique<ThreadCommunicator>(group, static_cast<int>(i));
+    for (size_t i = 0; i < side.members.size(); ++i) {
+      joint.split[side.members[i]] =
+          std::make_unique<ThreadCommunicator>(group, static_cast<int>(i));
     }
   }
 }
@@ -285,12 +305,25 @@ void ThreadGroup::wait(const Joint& joint, CommKind kind, const Stream& stream) 
     }
   }
   settle(lock, joint);
-  require_alive();
+  throw_if_aborted();
+  lock.unlock();
   for (const Event& outputs : joint.outputs) {
     if (stream.on_cpu()) {
-      outputs.synchronize();
+      await(outputs, joint, kind, deadline);
     }
     stream.wait(outputs);
+  }
+}
+
+/// Blocks the host, without the lock, until a device has written its outputs.
+void ThreadGroup::await(const Event& outputs, const Joint& joint, CommKind kind,
+                        Clock::time_point deadline) {
+  for (Pause pause; !outputs.done(); pause()) {
+    std::unique_lock lock(mutex_);
+    throw_if_aborted();
+    if (Clock::now() > deadline) {
+      fail(lock, timeout_sentence(options_, kind, joint.sequence, size_, reached_));
+    }
   }
 }
 

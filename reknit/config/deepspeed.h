@@ -24,10 +24,13 @@ const char* to_string(Precision precision);
 
 struct ZeroConfig {
   int64_t stage = 0;
-  int64_t persistence_threshold = 100'000;    ///< smaller parameters are never sharded (stage 3)
+  int64_t persistence_threshold = 100'000;  ///< parameters up to it are never sharded (stage 3)
+  int64_t model_persistence_threshold = INT64_MAX;  ///< elements of those; cut by the shard size
+  bool overlap_comm = true;
   int64_t prefetch_bucket_size = 50'000'000;  ///< elements fetched ahead (stage 3)
   int64_t mics_shard_size = -1;               ///< ranks a shard group; -1: off
   bool mics_hierarchical = false;
+  int64_t hpz_partition_size = 1;  ///< ranks of a second copy; 1: none
 };
 
 struct Fp16Config {
@@ -115,7 +118,7 @@ struct DeepSpeedConfig {
   std::optional<int64_t> steps_per_print;
   double gradient_clipping = 1.0;                      ///< 0: off
   bool wall_clock_breakdown = false;                   ///< pretraining: times of a step's parts
-  std::optional<std::string> communication_data_type;  ///< checked: the precision
+  std::optional<std::string> communication_data_type;  ///< none: see StoreSettings
   ZeroConfig zero;
   Fp16Config fp16;
   Bf16Config bf16;
@@ -161,5 +164,8 @@ ConfigReading read_deepspeed(const nlohmann::json& config, const RunShape& shape
 /// hold the same shard. `shard_size` divides `ranks`.
 std::vector<std::vector<int64_t>> shard_groups(int64_t ranks, int64_t shard_size);
 std::vector<std::vector<int64_t>> replica_groups(int64_t ranks, int64_t shard_size);
+/// Who gathers across nodes in the first stage of a hierarchical gather: the ranks of a
+/// shard group with the same place in their nodes of `local` ranks.
+std::vector<std::vector<int64_t>> node_groups(int64_t ranks, int64_t shard_size, int64_t local);
 
 }  // namespace reknit

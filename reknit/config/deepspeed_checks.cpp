@@ -87,6 +87,28 @@ void check_hierarchical(const RunShape& shape, ConfigReading& reading) {
   }
 }
 
+void check_secondary(const RunShape& shape, ConfigReading& reading) {
+  const ZeroConfig& zero = reading.config.zero;
+  const int64_t local = shape.ranks / shape.nodes;
+  if (zero.hpz_partition_size <= 1) {
+    return;
+  }
+  const std::string path = "zero_optimization.zero_hpz_partition_size";
+  const std::string value = str(zero.hpz_partition_size);
+  if (zero.stage != 3) {
+    wrong(reading, path, value, str("needs zero_optimization.stage 3, not ", zero.stage));
+  }
+  if (zero.mics_shard_size != -1) {
+    wrong(reading, path, value, "cannot be combined with zero_optimization.mics_shard_size",
+          "keep one of the two: both keep gathers inside a node");
+  }
+  if (local % zero.hpz_partition_size != 0) {
+    wrong(reading, path, value,
+          str("does not divide the ", local, " ranks of a node (", shape.ranks, " ranks, ",
+              shape.ranks_from, "; ", shape.nodes, " nodes, ", shape.nodes_from, ")"));
+  }
+}
+
 }  // namespace
 
 void check_precision(const json& config, ConfigReading& reading) {
@@ -98,11 +120,6 @@ void check_precision(const json& config, ConfigReading& reading) {
   if (dynamic && c.fp16.min_loss_scale <= 0) {
     wrong(reading, "fp16.min_loss_scale", str(c.fp16.min_loss_scale),
           "must be above 0 when the loss scale is dynamic");
-  }
-  if (c.communication_data_type && *c.communication_data_type != to_string(c.precision())) {
-    wrong(reading, "communication_data_type", *c.communication_data_type,
-          str("gradients are reduced in the model's precision, ", to_string(c.precision())),
-          "leave communication_data_type out");
   }
   const json* dtype = find_path(config, "data_types.param_dtype");
   if (dtype != nullptr && dtype->is_string() && *dtype != "auto" &&
@@ -124,12 +141,8 @@ void check_zero(const RunShape& shape, ConfigReading& reading) {
   }
   if (zero.mics_hierarchical) {
     check_hierarchical(shape, reading);
-    reading.findings.push_back(
-        {Severity::kNote, "zero_optimization.mics_hierarchical_params_gather", "true",
-         "the shard group is gathered in one call, which the communication library routes; the "
-         "values are the same",
-         ""});
   }
+  check_secondary(shape, reading);
   if (zero.mics_shard_size == -1) {
     return;
   }
@@ -289,6 +302,19 @@ std::vector<std::vector<int64_t>> shard_groups(int64_t ranks, int64_t shard_size
   std::vector<std::vector<int64_t>> groups(ranks / shard_size);
   for (int64_t rank = 0; rank < ranks; ++rank) {
     groups[rank / shard_size].push_back(rank);
+  }
+  return groups;
+}
+
+std::vector<std::vector<int64_t>> node_groups(int64_t ranks, int64_t shard_size, int64_t local) {
+  std::vector<std::vector<int64_t>> groups;
+  for (int64_t first = 0; first < ranks; first += shard_size) {
+    for (int64_t place = 0; place < local; ++place) {
+      std::vector<int64_t>& group = groups.emplace_back();
+      for (int64_t rank = first + place; rank < first + shard_size; rank += local) {
+        group.push_back(rank);
+      }
+    }
   }
   return groups;
 }

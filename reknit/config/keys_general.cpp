@@ -69,7 +69,7 @@ const std::vector<KeySpec> kTopLevel = {
     {"communication_data_type",
      kChoice,
      "null",
-     "Type of gradients while they are reduced.",
+     "Type of gradients while they are summed over ranks.",
      {},
      {},
      TARGET(communication_data_type),

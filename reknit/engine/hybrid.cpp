@@ -1,4 +1,5 @@
 #include "reknit/engine/hybrid.h"
+#include "reknit/base/error_text.h"
 
 #include <chrono>
 
@@ -11,19 +12,19 @@ Hybrid::Hybrid(const Decoder& model, Store& store, HybridSettings settings)
       cache_(model.spec(), store.settings().dtype, this_rank().device) {}
 
 GenerateLease Hybrid::enter_generation() {
-  REKNIT_INVARIANT(!generating_, store_.settings().name, " is already generating");
+  store_.begin_generation();
+  GenerateLease lease(this);
   const auto start = std::chrono::steady_clock::now();
   if (settings_.mode == GatherMode::kPinned) {
     store_.pin();
-    this_rank().compute.synchronize();
+    store_.comms().world->synchronize(this_rank().compute);
   }
   gather_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  generating_ = true;
-  return GenerateLease(this);
+  return lease;
 }
 
 void Hybrid::leave() noexcept {
-  generating_ = false;
+  store_.end_generation();
   try {
     if (store_.pinned()) {
       store_.unpin();
@@ -34,7 +35,7 @@ void Hybrid::leave() noexcept {
       cache_.release();
     }
   } catch (const std::exception& error) {  // a poisoned group or a device that has failed
-    store_.comms().world->abort(error.what());
+    store_.comms().world->abort(first_line(error));
   }
 }
 

@@ -20,8 +20,8 @@ struct HybridSettings {
 
 class Hybrid;
 
-/// A generation phase. While it lives the model is read-only: an update throws. Its end
-/// is local; the shards are bit for bit what they were.
+/// A generation phase. While it lives the model is read-only: an update, a swap, a write and an
+/// edit throw. Its end is local; the shards are bit for bit what they were.
 class GenerateLease {
  public:
   GenerateLease(GenerateLease&& other) noexcept : hybrid_(std::exchange(other.hybrid_, nullptr)) {}
@@ -45,7 +45,7 @@ class Hybrid {
   /// Collective over the shard ranks. One lease at a time.
   [[nodiscard]] GenerateLease enter_generation();
 
-  /// Host seconds of the last phase's gathers (pinned) and of its whole.
+  /// Host seconds that the last phase took to gather every group, where it pins them.
   double gather_seconds() const { return gather_seconds_; }
   int64_t cache_bytes() const { return cache_.bytes(); }
 
@@ -59,7 +59,6 @@ class Hybrid {
   HybridSettings settings_;
   KvCache cache_;
   DecodeSteps steps_;
-  bool generating_ = false;
   double gather_seconds_ = 0.0;
 };
 

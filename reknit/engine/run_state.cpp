@@ -1,6 +1,7 @@
 #include "reknit/engine/run_state.h"
 
 #include "reknit/base/atomic_file.h"
+#include "reknit/base/error_text.h"
 #include "reknit/base/log.h"
 #include "reknit/checkpoint/json_text.h"
 #include "reknit/checkpoint/run_folder.h"
@@ -34,7 +35,7 @@ auto together(Communicator& world, Body body) {
   } catch (const AbortedError&) {
     throw;
   } catch (const std::exception& error) {
-    world.abort(error.what());
+    world.abort(first_line(error));
     throw;
   }
 }
@@ -163,9 +164,11 @@ void write_state(const RunState& run, const Json& extra, const std::string& out_
   write_file(path, state_json(run, extra).dump(1) + "\n");
   Manifest manifest{next_serial(out_dir), {{kStateName, record_file(path)}}};
   for (size_t i = 0; i < run.models.size(); ++i) {
-    const int shards = run.models[i].store->settings().placement.shard_size;
-    for (int shard = 0; shard < shards; ++shard) {
-      manifest.files[shard_file_name(run.models[i].name, shard)] = records[shard][i];
+    // Rank 0 writes this: its shard group is the one that wrote the shards.
+    const std::vector<int>& writers = run.models[i].store->comms().shard_ranks;
+    for (size_t shard = 0; shard < writers.size(); ++shard) {
+      manifest.files[shard_file_name(run.models[i].name, static_cast<int>(shard))] =
+          records[writers[shard]][i];
     }
   }
   write_manifest(folder, manifest);
@@ -182,7 +185,7 @@ std::string save_together(const RunState& run, const Json& extra, const std::str
     folder.emplace(path, IfPresent::kReplace);
   }
   const std::string aside = broadcast_text(world, folder ? folder->aside() : "");
-  this_rank().compute.synchronize();
+  world.synchronize(this_rank().compute);
   std::vector<FileRecord> mine;
   for (const RunModel& model : run.models) {
     warn_of_gradients(model, "not saved");

@@ -1,9 +1,11 @@
 #include "reknit/engine/runtime.h"
 
+#include "reknit/base/error_text.h"
 #include "reknit/base/rank.h"
 #include "reknit/comm/job_store.h"
 #include "reknit/comm/nccl.h"
 #include "reknit/comm/threads.h"
+#include "reknit/comm/topology.h"
 
 #include <ATen/ATen.h>
 
@@ -27,14 +29,16 @@ void run_launched(const RankPlan& plan, const std::function<void(RankEnvironment
   const Rendezvous& place = *plan.rendezvous;
   const c10::Device device = plan.devices.at(0);
   const RankScope scope(place.rank, place.world, device);
-  const CommOptions options{.name = "world", .timeout = plan.timeout};
+  const CommOptions options{.name = "world",
+                            .timeout = plan.timeout,
+                            .nodes = spread_over_nodes(place.world, plan.nodes)};
   RankEnvironment environment{
       device.is_cpu() ? make_gloo(place, options) : make_nccl(place, options),
       allocator_for(device, !device.is_cpu())};
   try {
     body(environment);
   } catch (const std::exception& error) {
-    environment.world->abort(error.what());
+    environment.world->abort(first_line(error));
     if (!plan.report) {
       throw;
     }
@@ -66,7 +70,10 @@ void run_on_ranks(const RankPlan& plan, const std::function<void(RankEnvironment
     run_launched(plan, body);
     return;
   }
-  const CommOptions options{.name = "world", .timeout = plan.timeout};
+  const CommOptions options{
+      .name = "world",
+      .timeout = plan.timeout,
+      .nodes = spread_over_nodes(static_cast<int>(plan.devices.size()), plan.nodes)};
   const bool nccl = nccl_available() && one_gpu_each(plan.devices) && plan.devices.size() > 1;
   auto made = nccl ? make_nccl_thread_group(plan.devices, options)
                    : make_thread_group(static_cast<int>(plan.devices.size()), options);

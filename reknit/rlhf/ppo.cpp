@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <set>
 
 namespace reknit {
 namespace {
@@ -18,8 +19,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kRewardEmaAlpha = 0.9;
 
-double seconds_since(Clock::time_point start) {
-  this_rank().compute.synchronize();
+// Until the device has done what was queued.
+double seconds_since(Clock::time_point start, Communicator& world) {
+  world.synchronize(this_rank().compute);
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
@@ -147,6 +149,7 @@ Ppo::Ppo(PpoModels models, PpoSettings settings, std::vector<std::vector<int64_t
 
 PpoRecord Ppo::step(int64_t step) {
   const auto start = Clock::now();
+  const CommCounts before = comm_counts();
   PpoRecord record;
   record.step = step + 1;
   generate(step, record);
@@ -155,10 +158,26 @@ PpoRecord Ppo::step(int64_t step) {
   estimate();
   const auto train_start = Clock::now();
   train(record);
-  record.train_s = seconds_since(train_start);
-  record.e2e_s = seconds_since(start);
+  Communicator& world = *models_.actor->store.comms().world;
+  record.train_s = seconds_since(train_start, world);
+  record.e2e_s = seconds_since(start, world);
   record.other_s = record.e2e_s - record.gather_s - record.generate_s - record.train_s;
+  record.comm = comm_counts();
+  record.comm -= before;
   return record;
+}
+
+CommCounts Ppo::comm_counts() const {
+  CommCounts sum;
+  std::set<const Communicator*> worlds;
+  for (const Model* model : models_.all()) {
+    const StoreComms& comms = model->store.comms();
+    sum += comms.counts();
+    if (worlds.insert(comms.world.get()).second) {
+      sum += comms.world->counts();
+    }
+  }
+  return sum;
 }
 
 // The last one may be smaller, where the data are fewer than a step could take.
@@ -205,7 +224,8 @@ void Ppo::generate(int64_t step, PpoRecord& record) {
     record.gather_s = hybrid_.gather_seconds();
     answers = lease.generate(mine, settings_.generate_batch, settings_.sampling);
   }
-  record.generate_s = seconds_since(start) - record.gather_s;
+  Communicator& world = *models_.actor->store.comms().world;
+  record.generate_s = seconds_since(start, world) - record.gather_s;
   for (size_t i = 0; i < experiences_.size(); ++i) {
     Experience& experience = experiences_[i];
     experience.ended = answers[i].ended;

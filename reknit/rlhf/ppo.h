@@ -57,7 +57,8 @@ struct PpoModels {
 /// Scores whole answers in place of a reward model: called with this rank's experiences.
 using ScoreFunction = std::function<std::vector<double>(std::span<const Experience>)>;
 
-/// One step's numbers; the same on every rank except the seconds, which are this rank's.
+/// One step's numbers; the same on every rank except the seconds and `comm`, which are this
+/// rank's.
 struct PpoRecord {
   int64_t step = 0;  ///< from 1
   double reward = 0, reward_std = 0, kl = 0, actor_loss = 0, critic_loss = 0;
@@ -66,6 +67,7 @@ struct PpoRecord {
   double ratio_max = 0, explained_variance = 0, eos_fraction = 0;
   int64_t tokens = 0;  ///< unmasked answer tokens of the global batch
   double e2e_s = 0, gather_s = 0, generate_s = 0, train_s = 0, other_s = 0;
+  CommCounts comm;           ///< of the four models and their world
   StepRecord actor, critic;  ///< of the last update
   int64_t actor_skipped = 0, critic_skipped = 0;
 };
@@ -95,6 +97,7 @@ class Ppo {
  private:
   struct Sums;
 
+  CommCounts comm_counts() const;
   std::vector<GenerationRequest> requests(int64_t step);
   void generate(int64_t step, PpoRecord& record);
   void judge();

@@ -1,5 +1,7 @@
 #include "reknit/rlhf/ppo_report.h"
 
+#include "reknit/engine/comm_report.h"
+
 #include <algorithm>
 #include <cstdio>
 
@@ -43,6 +45,7 @@ nlohmann::ordered_json metrics_of(const PpoRecord& r, int64_t global_batch) {
                                  {"train_s", r.train_s},
                                  {"other_s", r.other_s}};
   line["samples_per_s"] = static_cast<double>(global_batch) / std::max(1e-9, r.e2e_s);
+  line["comm"] = comm_json(r.comm);
   line["actor"] = step_json(r.actor, r.actor_skipped);
   line["critic"] = step_json(r.critic, r.critic_skipped);
   return line;

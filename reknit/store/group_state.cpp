@@ -56,9 +56,7 @@ std::string GroupState::describe() const {
 }
 
 void GroupState::require_state(bool ok, const char* action) const {
-  if (!poison_.empty()) {
-    throw StateError(poison_);
-  }
+  require_sound();
   if (!ok) {
     throw StateError(str("cannot ", action, " group ", name_, ": ", describe()));
   }
@@ -154,6 +152,12 @@ void GroupState::poison(const std::string& reason) noexcept {
   }
 }
 
+void GroupState::require_sound() const {
+  if (!poison_.empty()) {
+    throw StateError(poison_);
+  }
+}
+
 void GroupState::require_readable(const std::string& parameter, uint64_t version,
                                   uint64_t lease) const {
   const bool leased = std::find(leases_.begin(), leases_.end(), lease) != leases_.end();
@@ -162,9 +166,7 @@ void GroupState::require_readable(const std::string& parameter, uint64_t version
   if (poison_.empty() && weights_ == WeightState::kFull && current && leased) [[likely]] {
     return;
   }
-  if (!poison_.empty()) {
-    throw StateError(poison_);
-  }
+  require_sound();
   throw StateError(str("parameter ", parameter, " was read ",
                        leased ? "" : "after its lease had ended, ", "at version ", version,
                        " while its group ", name_, " has ", describe()));

@@ -66,6 +66,8 @@ class GroupState final : public ReadGuard {
 
   /// Every later transition or read throws `reason`. The first reason wins.
   void poison(const std::string& reason) noexcept;
+  /// Throws that reason if there is one.
+  void require_sound() const;
 
   void require_readable(const std::string& parameter, uint64_t version,
                         uint64_t lease) const override;

@@ -55,7 +55,9 @@ GroupLayout GroupLayout::of(const GroupSpec& spec, const LayoutRules& rules) {
     SegmentLayout key;
     key.dtype = param.dtype.value_or(rules.dtype);
     key.trainable = param.trainable;
-    key.persistent = numel < rules.persistence_threshold;
+    key.persistent = numel < rules.persistence_threshold &&
+                     numel <= rules.persistence_limit - layout.persistent_numel;
+    layout.persistent_numel += key.persistent ? numel : 0;
     key.num_shards = rules.num_shards;
     const int index = find_or_add(layout.segments, key);
     SegmentLayout& segment = layout.segments[index];

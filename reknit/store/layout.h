@@ -24,6 +24,9 @@ struct LayoutRules {
   int num_shards = 1;
   /// Parameters with fewer elements are persistent: replicated, never gathered.
   int64_t persistence_threshold = 0;
+  /// Elements that persistent parameters may have together; one that would exceed it is
+  /// sharded like the others.
+  int64_t persistence_limit = INT64_MAX;
 };
 
 /// A parameter inside its segment.
@@ -59,6 +62,7 @@ struct SegmentLayout {
 struct GroupLayout {
   std::vector<SegmentLayout> segments;
   std::vector<ParamPlace> places;
+  int64_t persistent_numel = 0;  ///< of the persistent parameters, without padding
 
   /// Throws UsageError for a negative dimension or no shards. Empty groups, empty
   /// parameters and parameters smaller than the number of shards are all legal.

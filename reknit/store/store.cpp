@@ -46,10 +46,11 @@ void Store::set_order(std::vector<GroupId> forward_order) {
 
 void Store::seal() {
   REKNIT_INVARIANT(!sealed_, "the store ", settings_.name, " was sealed twice");
-  const LayoutRules rules{settings_.dtype, settings_.placement.shard_size,
-                          settings_.persistence_threshold};
+  LayoutRules rules{settings_.dtype, settings_.placement.shard_size,
+                    settings_.persistence_threshold, settings_.persistence_limit};
   for (const auto& group : groups_) {
     group->layout = GroupLayout::of(group->spec, rules);
+    rules.persistence_limit -= group->layout.persistent_numel;
     allocate(*group);
   }
   require_slots();
@@ -67,6 +68,7 @@ at::Tensor Store::new_buffer(int64_t numel, at::ScalarType dtype) const {
 
 void Store::allocate(Group& group) {
   const Placement& placement = settings_.placement;
+  bool on_the_wire = false;
   for (const SegmentLayout& layout : group.layout.segments) {
     Segment segment;
     segment.resident = layout.persistent || placement.weight_shards() == 1;
@@ -75,10 +77,19 @@ void Store::allocate(Group& group) {
     if (!segment.resident) {
       segment.slot_offset = group.slot_bytes;
       group.slot_bytes += layout.bytes();
+      if (comms_.secondary) {
+        segment.secondary =
+            new_buffer(layout.padded / settings_.placement.secondary_size, layout.dtype);
+      }
     }
     if (layout.trainable) {
       segment.gradient_offset = group.gradient_bytes;
       group.gradient_bytes += layout.bytes();
+      segment.wire_offset = group.wire_bytes;
+      group.wire_bytes +=
+          layout.padded *
+          static_cast<int64_t>(c10::elementSize(settings_.reduce_dtype.value_or(layout.dtype)));
+      on_the_wire = on_the_wire || settings_.reduce_dtype.value_or(layout.dtype) != layout.dtype;
       segment.grad = new_buffer(layout.padded / placement.gradient_shards(), at::kFloat);
       const Extent mine = placement.optimizer_shards() == 1 ? Extent{0, layout.padded}
                                                             : layout.shard(shard_index());
@@ -88,6 +99,9 @@ void Store::allocate(Group& group) {
                            : at::zeros({mine.size()}, segment.grad.options());
     }
     group.segments.push_back(std::move(segment));
+  }
+  if (!on_the_wire || placement.gradient_shards() == 1) {
+    group.wire_bytes = 0;
   }
   if (group.slot_bytes == 0) {
     group.state->make_resident();
@@ -100,6 +114,7 @@ void Store::require_slots() {
   };
   std::map<int64_t, Demand> weights;
   std::map<int64_t, Demand> gradients;
+  std::map<int64_t, Demand> wires;
   for (const auto& group : groups_) {
     Demand& weight = weights[SlotPool::class_of(group->slot_bytes)];
     weight.groups += 1;
@@ -107,6 +122,7 @@ void Store::require_slots() {
     Demand& gradient = gradients[SlotPool::class_of(group->gradient_bytes)];
     gradient.groups += 1;
     gradient.kept += group->keep;
+    wires[SlotPool::class_of(group->wire_bytes)].groups += 1;
   }
   std::map<int64_t, int> wanted;
   for (const auto& [bytes, demand] : weights) {
@@ -115,12 +131,16 @@ void Store::require_slots() {
   for (const auto& [bytes, demand] : gradients) {
     wanted[bytes] += std::min(demand.groups, demand.kept + 2);
   }
+  for (const auto& [bytes, demand] : wires) {
+    wanted[bytes] += std::min(demand.groups, 2);
+  }
   for (const auto& [bytes, count] : wanted) {
     pool_.require(bytes, count);
   }
 }
 
 void Store::write(GroupId id, int param, int64_t offset, const at::Tensor& values) {
+  require_writable("a write");
   Group& group = *groups_.at(id);
   require<StateError>(group.state->weights() == WeightState::kSharded ||
                           (group.slot_bytes == 0 && group.state->readers() == 0),
@@ -147,6 +167,9 @@ void Store::write(GroupId id, int param, int64_t offset, const at::Tensor& value
                                      ? Extent{0, layout.padded}
                                      : layout.shard(shard_index()));
   }
+  if (!REKNIT_MUTANT(secondary_outlives_a_write)) {
+    group.secondary_version = 0;
+  }
   if (!REKNIT_MUTANT(write_unseen_by_gathers)) {
     weights_written_.record(this_rank().compute);
   }
@@ -163,6 +186,7 @@ at::Tensor Store::read_full(GroupId id, int param) {
 }
 
 Edit Store::edit(GroupId id, int param, int owner) {
+  require_writable("an edit");
   require<UsageError>(owner >= 0 && owner < comms_.world->size(), "an edit of parameter ",
                       spec(id).params.at(param).name, " names rank ", owner, " as owner of ",
                       comms_.world->size());
@@ -197,6 +221,9 @@ int64_t Store::shard_bytes() const {
   for (const auto& group : groups_) {
     for (const Segment& segment : group->segments) {
       bytes += static_cast<int64_t>(segment.weight.nbytes());
+      if (segment.secondary.defined()) {
+        bytes += static_cast<int64_t>(segment.secondary.nbytes());
+      }
       if (segment.grad.defined()) {
         bytes += static_cast<int64_t>(segment.grad.nbytes());
       }
@@ -214,6 +241,24 @@ int64_t Store::shard_bytes() const {
 void Store::poison(Group& group, const std::string& reason) noexcept {
   group.state->poison(reason);
   comms_.abort(reason);
+}
+
+void Store::poison_all(const std::string& reason) noexcept {
+  for (const auto& group : groups_) {
+    group->state->poison(reason);
+  }
+  comms_.abort(reason);
+}
+
+void Store::begin_generation() {
+  REKNIT_INVARIANT(!generating_ && !updating_, "generation from the store ", settings_.name,
+                   generating_ ? " was begun twice" : " was begun during an update");
+  generating_ = true;
+}
+
+void Store::require_writable(const char* action) const {
+  REKNIT_INVARIANT(!generating_ && !pinned_, action, " of the store ", settings_.name,
+                   generating_ ? " during generation" : " while pinned for generation");
 }
 
 }  // namespace reknit

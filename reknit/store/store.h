@@ -3,13 +3,16 @@
 // Call order: add* order? seal, then any interleaving of
 //   pass     (full | gradients, reduce)* finish_pass
 //   update   finish_gradients begin_update end_update
-//   generate pin .. unpin
+//   generate begin_generation pin .. unpin end_generation
 //   content  write | edit .. commit | read_full
-// Every call except write, shards and the plain getters is collective over the shard
-// ranks: all of them make the same calls in the same order. One thread, the rank's,
-// uses a store. Memory is reserved in seal; slots come from the rank's pool.
+// Every call except write, shards and the plain getters is collective over the shard ranks,
+// finish_gradients and Edit::commit over the world: all of them make the same calls in the
+// same order. A collective that fails poisons the store: every later use throws its reason.
+// One thread, the rank's, uses a store. Memory is reserved in seal; slots come from the
+// rank's pool.
 #pragma once
 
+#include "reknit/base/error_text.h"
 #include "reknit/base/rank.h"
 #include "reknit/store/group_state.h"
 #include "reknit/store/layout.h"
@@ -25,12 +28,17 @@ namespace reknit {
 
 struct StoreSettings {
   std::string name = "model";         ///< appears in errors: "actor"
-  at::ScalarType dtype = at::kFloat;  ///< of weights and of the gradients on the wire
+  at::ScalarType dtype = at::kFloat;  ///< of weights
   Placement placement;
-  int64_t persistence_threshold = 0;  ///< elements
-  int prefetch_depth = 1;             ///< groups gathered ahead; 0: none
-  bool training = true;               ///< false: no gradients, no masters
-  SlotPool::Allocator allocator;      ///< of shards; empty: plain memory on the rank's device
+  int64_t persistence_threshold = 0;  ///< elements; see LayoutRules
+  int64_t persistence_limit = INT64_MAX;
+  int prefetch_depth = 1;  ///< groups gathered ahead; 0: none
+  bool overlap = true;     ///< false: every gather and reduction is waited for at once
+  /// Of gradients while they are summed over ranks. Empty: the weights' where a group is
+  /// reduced as it appears (ZeRO 2 and 3), fp32 for what is summed at the boundary.
+  std::optional<at::ScalarType> reduce_dtype;
+  bool training = true;           ///< false: no gradients, no masters
+  SlotPool::Allocator allocator;  ///< of shards; empty: plain memory on the rank's device
 };
 
 /// A parameter's part of an optimizer shard.
@@ -51,7 +59,7 @@ struct OptimizerShard {
 
 class Store;
 
-/// The only writable view of a parameter: a full copy on every rank. Collective.
+/// The only writable view of a parameter: a full copy on every rank. Collective over the world.
 class Edit {
  public:
   Edit(Edit&&) noexcept;
@@ -93,8 +101,8 @@ class Store final : public ParamSource, private LeaseOwner {
   /// releases groups that were kept. Leases must have ended.
   void finish_pass();
 
-  /// The accumulation boundary: sums gradient shards over all ranks that have not been
-  /// summed yet. Afterwards every trainable group is Reduced.
+  /// The accumulation boundary, collective over the world: sums gradient shards over all ranks that
+  /// have not been summed yet. Afterwards every trainable group is Reduced.
   void finish_gradients();
   /// Forgets gradients (after a skipped step, or pending ones before a load).
   void drop_step();
@@ -115,8 +123,13 @@ class Store final : public ParamSource, private LeaseOwner {
   /// bit. Between passes, not while pinned.
   void swap_masters(std::vector<at::Tensor>& values);
 
+  /// Until end_generation the weights are read-only: begin_update, swap_masters, write and
+  /// edit throw. Local.
+  void begin_generation();
+  void end_generation() noexcept { generating_ = false; }
+
   /// Gathers every group once and keeps it, at the same addresses each time. Until unpin,
-  /// reads need no communication and updates throw.
+  /// reads need no communication and updates throw as in generation.
   void pin();
   void unpin();
   bool pinned() const { return pinned_; }
@@ -149,21 +162,25 @@ class Store final : public ParamSource, private LeaseOwner {
   friend class Edit;
 
   struct Segment {
-    at::Tensor weight;  ///< flat, model dtype: the shard, or all of it where replicated
-    at::Tensor master;  ///< fp32, the optimizer shard; a view of weight where that is fp32
-    at::Tensor grad;    ///< fp32, the gradient shard
+    at::Tensor weight;     ///< flat, model dtype: the shard, or all of it where replicated
+    at::Tensor master;     ///< fp32, the optimizer shard; a view of weight where that is fp32
+    at::Tensor grad;       ///< fp32, the gradient shard
+    at::Tensor secondary;  ///< flat, model dtype: this rank's part of the second copy
     bool resident = false;
     int64_t slot_offset = -1;      ///< bytes, of a gathered segment
     int64_t gradient_offset = -1;  ///< bytes, of a trainable segment
+    int64_t wire_offset = -1;      ///< bytes, of one that is reduced in another dtype
   };
   struct Group {
     GroupSpec spec;
     GroupLayout layout;
     std::shared_ptr<GroupState> state;
     std::vector<Segment> segments;
-    int64_t slot_bytes = 0;      ///< 0: everything is resident
-    int64_t gradient_bytes = 0;  ///< 0: nothing is trainable
-    bool keep = false;           ///< appears twice in the order
+    int64_t slot_bytes = 0;          ///< 0: everything is resident
+    int64_t gradient_bytes = 0;      ///< 0: nothing is trainable
+    int64_t wire_bytes = 0;          ///< 0: gradients are reduced as they are
+    bool keep = false;               ///< appears twice in the order
+    uint64_t secondary_version = 0;  ///< of the second copy; 0: none
     std::optional<Pending<Slot>> gathering;
     Slot slot;
     at::Tensor pinned;  ///< uint8 [slot_bytes] while memory for pinning is held
@@ -174,14 +191,29 @@ class Store final : public ParamSource, private LeaseOwner {
   void release_full(GroupId group, uint64_t lease) noexcept override;
   void drop_gradients(GroupId group) noexcept override;
   void poison(Group& group, const std::string& reason) noexcept;
+  /// `start` or `wait` of a collective; if it throws, its memory holds nothing that has a name.
+  template <class Collective>
+  auto or_poison(const Collective& collective) {
+    try {
+      return collective();
+    } catch (const std::exception& error) {
+      poison_all(first_line(error));
+      throw;
+    }
+  }
+  void poison_all(const std::string& reason) noexcept;
+  void require_writable(const char* action) const;
 
   void allocate(Group& group);
   void require_slots();
   at::Tensor new_buffer(int64_t numel, at::ScalarType dtype) const;
 
-  std::vector<GatherPair> gather_pairs(const Group& group, const at::Tensor& bytes) const;
+  std::vector<GatherPair> gather_pairs(const Group& group, const at::Tensor& bytes,
+                                       bool secondary) const;
   void start_gather(GroupId id, Phase phase);
   void finish_gather(Group& group);
+  bool has_secondary(const Group& group) const;
+  void refresh_secondary(Group& group);
   void advance_position(GroupId id, bool backwards);
   void prefetch_after(GroupId id, Phase phase);
   void discard_full(Group& group);
@@ -194,7 +226,12 @@ class Store final : public ParamSource, private LeaseOwner {
   void start_reduce(GroupId id);
   void finish_oldest_reduce();
   at::Tensor gradient_view(const Group& group, int segment) const;
+  at::Tensor wire_view(const Group& group, const Slot& slot, int segment) const;
+  void move_to_wire(Group& group);
   void sum_over_ranks();
+  void all_reduce_gradients(Communicator& comm, const std::vector<at::Tensor>& grads);
+  void scatter_gradients(const std::vector<at::Tensor>& grads,
+                         const std::vector<at::Tensor>& pieces);
   std::vector<OptimizerShard> optimizer_shards(bool with_grad);
   static std::vector<ShardSlice> slices_of(const Group& group, int segment, Extent held);
   void clear_gradients();
@@ -209,8 +246,10 @@ class Store final : public ParamSource, private LeaseOwner {
   std::optional<int64_t> position_;  ///< place in order_ of the last read of this pass
   bool backwards_ = false;           ///< direction of that read
   std::deque<GroupId> reductions_;
-  Event weights_written_;  ///< on the compute stream; gathers are ordered after it
+  Event weights_written_;    ///< on the compute stream; gathers are ordered after it
+  Event secondary_written_;  ///< the same for second copies
   bool sealed_ = false;
+  bool generating_ = false;
   bool pinned_ = false;
   bool updating_ = false;
   bool has_gradients_ = false;

@@ -1,4 +1,5 @@
 // Weights: gather, lease, prefetch, release, pin.
+#include "reknit/base/error_text.h"
 #include "reknit/base/mutant.h"
 #include "reknit/store/store.h"
 
@@ -27,6 +28,7 @@ Full Store::full(GroupId id, Phase phase) {
   REKNIT_INVARIANT(sealed_ && !updating_, "group ", id, " of store ", settings_.name,
                    sealed_ ? " was read during an update" : " was read before seal");
   Group& group = *groups_.at(id);
+  group.state->require_sound();
   if (group.state->weights() == WeightState::kSharded) {
     start_gather(id, phase);
   }
@@ -45,15 +47,40 @@ Full Store::full(GroupId id, Phase phase) {
   return leased;
 }
 
-// One pair per gathered segment: its shard goes out, all of it lands in `bytes`.
-std::vector<GatherPair> Store::gather_pairs(const Group& group, const at::Tensor& bytes) const {
+bool Store::has_secondary(const Group& group) const {
+  return comms_.secondary &&
+         (group.secondary_version == group.state->version() ||
+          (REKNIT_MUTANT(secondary_of_any_version) && group.secondary_version > 0));
+}
+
+// Cuts this rank's part of the second copy out of a full one that has just arrived.
+void Store::refresh_secondary(Group& group) {
+  for (size_t i = 0; i < group.segments.size(); ++i) {
+    const Segment& segment = group.segments[i];
+    const SegmentLayout& layout = group.layout.segments[i];
+    if (segment.secondary.defined() && layout.padded > 0) {
+      const int64_t length = segment.secondary.numel();
+      segment.secondary.copy_(gathered_bytes(group)
+                                  .narrow(0, segment.slot_offset, layout.bytes())
+                                  .view(layout.dtype)
+                                  .narrow(0, comms_.secondary->rank() * length, length));
+    }
+  }
+  group.secondary_version = group.state->version();
+  secondary_written_.record(this_rank().compute);
+}
+
+// One pair per gathered segment: its shard (or its part of the second copy) goes out, all of
+// it lands in `bytes`.
+std::vector<GatherPair> Store::gather_pairs(const Group& group, const at::Tensor& bytes,
+                                            bool secondary) const {
   std::vector<GatherPair> pairs;
   for (size_t i = 0; i < group.segments.size(); ++i) {
     const Segment& segment = group.segments[i];
     const SegmentLayout& layout = group.layout.segments[i];
     if (!segment.resident && layout.padded > 0) {
       pairs.push_back({bytes.narrow(0, segment.slot_offset, layout.bytes()).view(layout.dtype),
-                       segment.weight});
+                       secondary ? segment.secondary : segment.weight});
     }
   }
   return pairs;
@@ -73,17 +100,33 @@ void Store::start_gather(GroupId id, Phase phase) {
   if (!REKNIT_MUTANT(gather_before_weights_written)) {
     stream.wait(weights_written_);
   }
-  const auto pairs = gather_pairs(group, slot->bytes());
-  group.gathering.emplace(comms_.gather->all_gather(std::move(*slot), pairs, stream));
+  const bool secondary = has_secondary(group);
+  const auto pairs = gather_pairs(group, slot->bytes(), secondary);
+  if (!secondary) {
+    group.gathering.emplace(
+        or_poison([&] { return comms_.all_gather(std::move(*slot), pairs, stream); }));
+    return;
+  }
+  if (!REKNIT_MUTANT(gather_before_secondary_written)) {
+    stream.wait(secondary_written_);
+  }
+  group.gathering.emplace(
+      or_poison([&] { return comms_.secondary->all_gather(std::move(*slot), pairs, stream); }));
 }
 
 void Store::finish_gather(Group& group) {
+  group.state->require_sound();
   Pending<Slot> pending = std::move(*group.gathering);
   group.gathering.reset();
   const RankContext& rank = this_rank();
-  group.slot = std::move(pending).wait(REKNIT_MUTANT(read_before_gather_is_done) ? rank.gather
-                                                                                 : rank.compute);
+  group.slot = or_poison([&] {
+    return std::move(pending).wait(REKNIT_MUTANT(read_before_gather_is_done) ? rank.gather
+                                                                             : rank.compute);
+  });
   group.state->finish_gather();
+  if (comms_.secondary && !has_secondary(group)) {
+    refresh_secondary(group);
+  }
 }
 
 std::optional<Slot> Store::find_slot(int64_t bytes) {
@@ -113,7 +156,7 @@ void Store::advance_position(GroupId id, bool backwards) {
 }
 
 void Store::prefetch_after(GroupId id, Phase phase) {
-  if (order_.empty() || pinned_ || phase == Phase::kSave) {
+  if (order_.empty() || pinned_ || !settings_.overlap || phase == Phase::kSave) {
     return;
   }
   const bool backwards = phase == Phase::kBackward;
@@ -149,7 +192,7 @@ void Store::release_full(GroupId id, uint64_t lease) noexcept {
   try {
     discard_full(group);
   } catch (const std::exception& error) {
-    poison(group, error.what());
+    poison(group, first_line(error));
   }
 }
 
@@ -204,12 +247,13 @@ void Store::pin() {
       continue;
     }
     group.state->begin_gather(Phase::kGenerate);
-    pending[g].emplace(
-        comms_.gather->all_gather(group.pinned, gather_pairs(group, group.pinned), rank.gather));
+    pending[g].emplace(or_poison([&] {
+      return comms_.all_gather(group.pinned, gather_pairs(group, group.pinned, false), rank.gather);
+    }));
   }
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (pending[g]) {
-      std::move(*pending[g]).wait(rank.compute);
+      or_poison([&] { return std::move(*pending[g]).wait(rank.compute); });
       groups_[g]->state->finish_gather();
     }
   }

@@ -14,8 +14,20 @@ at::Tensor Store::gradient_view(const Group& group, int segment) const {
       .view(layout.dtype);
 }
 
+at::Tensor Store::wire_view(const Group& group, const Slot& slot, int segment) const {
+  const SegmentLayout& layout = group.layout.segments[segment];
+  const Segment& place = group.segments[segment];
+  if (group.wire_bytes == 0) {
+    return slot.bytes().narrow(0, place.gradient_offset, layout.bytes()).view(layout.dtype);
+  }
+  const at::ScalarType dtype = settings_.reduce_dtype.value_or(layout.dtype);
+  const auto bytes = layout.padded * static_cast<int64_t>(c10::elementSize(dtype));
+  return slot.bytes().narrow(0, place.wire_offset, bytes).view(dtype);
+}
+
 Gradients Store::gradients(GroupId id) {
   Group& group = *groups_.at(id);
+  group.state->require_sound();
   while (group.state->gradients() == GradientState::kReducing) {
     finish_oldest_reduce();
   }
@@ -66,6 +78,21 @@ void Store::reduce(Gradients&& gradients, bool last) {
   }
 }
 
+// The group's gradients, cast into a slot of their own that is sent instead.
+void Store::move_to_wire(Group& group) {
+  const Stream& compute = this_rank().compute;
+  Slot wire = take_gradient_slot(group.wire_bytes);
+  wire.order_after_release(compute);
+  for (size_t i = 0; i < group.segments.size(); ++i) {
+    if (group.layout.segments[i].trainable) {
+      const int segment = static_cast<int>(i);
+      wire_view(group, wire, segment).copy_(gradient_view(group, segment));
+    }
+  }
+  group.gradient_slot.release(compute);
+  group.gradient_slot = std::move(wire);
+}
+
 void Store::start_reduce(GroupId id) {
   Group& group = *groups_[id];
   const RankContext& rank = this_rank();
@@ -85,6 +112,9 @@ void Store::start_reduce(GroupId id) {
     group.state->finish_reduce();
     return;
   }
+  if (group.wire_bytes > 0) {
+    move_to_wire(group);
+  }
   if (!REKNIT_MUTANT(reduce_before_backward_wrote)) {
     rank.reduce.wait(rank.compute);
   }
@@ -92,16 +122,20 @@ void Store::start_reduce(GroupId id) {
   for (size_t i = 0; i < group.segments.size(); ++i) {
     const SegmentLayout& layout = group.layout.segments[i];
     if (layout.trainable && layout.padded > 0) {
-      const at::Tensor full = gradient_view(group, static_cast<int>(i));
+      const at::Tensor full = wire_view(group, group.gradient_slot, static_cast<int>(i));
       const Extent mine = layout.shard(shard_index());
       pairs.push_back({full, full.narrow(0, mine.begin, mine.size())});
     }
   }
-  group.reducing.emplace(
-      comms_.reduce->reduce_scatter(std::move(group.gradient_slot), pairs, rank.reduce));
+  group.reducing.emplace(or_poison([&] {
+    return comms_.reduce->reduce_scatter(std::move(group.gradient_slot), pairs, rank.reduce);
+  }));
   reductions_.push_back(id);
-  while (reductions_.size() > 1) {
+  while (reductions_.size() > (settings_.overlap ? 1 : 0)) {
     finish_oldest_reduce();
+  }
+  if (!settings_.overlap) {
+    rank.compute.wait(rank.reduce);
   }
 }
 
@@ -112,8 +146,10 @@ void Store::finish_oldest_reduce() {
   const Stream& stream = this_rank().reduce;
   Pending<Slot> pending = std::move(*group.reducing);
   group.reducing.reset();
-  group.gradient_slot =
-      std::move(pending).wait(REKNIT_MUTANT(accumulate_before_reduced) ? this_rank().copy : stream);
+  group.gradient_slot = or_poison([&] {
+    return std::move(pending).wait(REKNIT_MUTANT(accumulate_before_reduced) ? this_rank().copy
+                                                                            : stream);
+  });
   {
     const StreamScope scope(stream);
     for (size_t i = 0; i < group.segments.size(); ++i) {
@@ -121,9 +157,9 @@ void Store::finish_oldest_reduce() {
       for (int times = REKNIT_MUTANT(accumulate_twice) ? 2 : 1; layout.trainable && times > 0;
            --times) {
         const Extent mine = layout.shard(shard_index());
-        ops::accumulate(
-            group.segments[i].grad,
-            gradient_view(group, static_cast<int>(i)).narrow(0, mine.begin, mine.size()));
+        ops::accumulate(group.segments[i].grad,
+                        wire_view(group, group.gradient_slot, static_cast<int>(i))
+                            .narrow(0, mine.begin, mine.size()));
       }
     }
   }
@@ -165,10 +201,9 @@ void Store::finish_gradients() {
 
 // What reduce() has not summed: all of it under ZeRO 0 and 1, and across shard groups.
 void Store::sum_over_ranks() {
-  const RankContext& rank = this_rank();
   const Placement& placement = settings_.placement;
   std::vector<at::Tensor> whole;
-  std::vector<ScatterPair> pairs;
+  std::vector<at::Tensor> cut;
   std::vector<at::Tensor> pieces;
   for (const auto& group : groups_) {
     for (size_t i = 0; i < group->segments.size(); ++i) {
@@ -180,20 +215,51 @@ void Store::sum_over_ranks() {
       const bool cut_now = placement.gradient_shards() == 1 && placement.optimizer_shards() > 1;
       pieces.push_back(cut_now ? grad.narrow(0, mine.begin, mine.size()) : grad);
       if (cut_now) {
-        pairs.push_back({grad, pieces.back()});
+        cut.push_back(grad);
       } else if (placement.gradient_shards() == 1 && placement.shard_size > 1) {
         whole.push_back(grad);
       }
     }
   }
   if (!whole.empty()) {
-    comms_.reduce->all_reduce(whole, ReduceOp::kSum, rank.compute).wait(rank.compute);
+    all_reduce_gradients(*comms_.reduce, whole);
   }
-  if (!pairs.empty()) {
-    comms_.reduce->reduce_scatter(pieces, pairs, rank.compute).wait(rank.compute);
+  if (!cut.empty()) {
+    scatter_gradients(cut, pieces);
   }
   if (comms_.replica && !pieces.empty() && !REKNIT_MUTANT(forget_replicas)) {
-    comms_.replica->all_reduce(pieces, ReduceOp::kSum, rank.compute).wait(rank.compute);
+    all_reduce_gradients(*comms_.replica, pieces);
+  }
+}
+
+void Store::all_reduce_gradients(Communicator& comm, const std::vector<at::Tensor>& grads) {
+  const Stream& stream = this_rank().compute;
+  const at::ScalarType dtype = settings_.reduce_dtype.value_or(at::kFloat);
+  std::vector<at::Tensor> sent;
+  for (const at::Tensor& grad : grads) {
+    sent.push_back(grad.to(dtype));  // the same tensor in fp32
+  }
+  sent = comm.all_reduce(std::move(sent), ReduceOp::kSum, stream).wait(stream);
+  for (size_t i = 0; i < grads.size() && dtype != at::kFloat; ++i) {
+    grads[i].copy_(sent[i]);
+  }
+}
+
+// Every rank's piece of the sum; the rest of `grads` is consumed.
+void Store::scatter_gradients(const std::vector<at::Tensor>& grads,
+                              const std::vector<at::Tensor>& pieces) {
+  const Stream& stream = this_rank().compute;
+  const at::ScalarType dtype = settings_.reduce_dtype.value_or(at::kFloat);
+  std::vector<ScatterPair> pairs;
+  std::vector<at::Tensor> sent;
+  for (size_t i = 0; i < grads.size(); ++i) {
+    sent.push_back(grads[i].to(dtype));
+    const int64_t length = pieces[i].numel();
+    pairs.push_back({sent.back(), sent.back().narrow(0, shard_index() * length, length)});
+  }
+  comms_.reduce->reduce_scatter(std::move(sent), pairs, stream).wait(stream);
+  for (size_t i = 0; i < pieces.size() && dtype != at::kFloat; ++i) {
+    pieces[i].copy_(pairs[i].shard);
   }
 }
 

@@ -71,8 +71,9 @@ std::vector<OptimizerShard> Store::frozen_shards() {
 }
 
 std::vector<OptimizerShard> Store::begin_update() {
-  REKNIT_INVARIANT(!pinned_ && !updating_, "the store ", settings_.name, " was updated while ",
-                   pinned_ ? "pinned for generation" : "an update was under way");
+  require_writable("an update");
+  REKNIT_INVARIANT(!updating_, "the store ", settings_.name,
+                   " was updated while an update was under way");
   for (const auto& group : groups_) {
     if (group->gradient_bytes > 0) {
       group->state->consume_gradients();
@@ -102,8 +103,9 @@ void Store::publish_masters() {
 }
 
 void Store::swap_masters(std::vector<at::Tensor>& values) {
-  REKNIT_INVARIANT(!pinned_ && !updating_, "the masters of ", settings_.name,
-                   " were swapped while ", pinned_ ? "pinned" : "an update was under way");
+  require_writable("a swap of the masters");
+  REKNIT_INVARIANT(!updating_, "the masters of ", settings_.name,
+                   " were swapped while an update was under way");
   const std::vector<OptimizerShard> all = shards();
   REKNIT_INVARIANT(all.size() == values.size(), "a swap of ", values.size(), " masters for ",
                    all.size());
@@ -167,7 +169,8 @@ void Store::gather_replicated_weights() {
     }
   }
   if (!pairs.empty()) {
-    comms_.gather->all_gather(std::move(keep), pairs, rank.compute).wait(rank.compute);
+    or_poison(
+        [&] { return comms_.all_gather(std::move(keep), pairs, rank.compute).wait(rank.compute); });
   }
 }
 

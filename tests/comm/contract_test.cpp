@@ -264,18 +264,63 @@ TEST_P(Contract, ReadyTurnsTrue) {
   });
 }
 
-TEST_P(Contract, SplitOrdersUnevenColorsByRank) {
+// first, first + step, .. below size.
+std::vector<int> ranks_from(int first, int step, int size) {
+  std::vector<int> ranks;
+  for (int rank = first; rank < size; rank += step) {
+    ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+TEST_P(Contract, SplitMakesUnevenGroups) {
   run([&](Communicator& comm) {
-    const int color = comm.rank() == 0 ? 7 : 2;
-    auto part = comm.split(color, "part");
-    EXPECT_EQ(part->options().name, str("part.", color));
-    EXPECT_EQ(part->size(), color == 7 ? 1 : size() - 1);
-    EXPECT_EQ(part->rank(), color == 7 ? 0 : comm.rank() - 1);
+    const bool alone = comm.rank() == 0;
+    auto part = comm.split(alone ? std::vector{0} : ranks_from(1, 1, size()), "part");
+    EXPECT_EQ(part->options().name, alone ? "part.0" : "part.1");
+    EXPECT_EQ(part->size(), alone ? 1 : size() - 1);
+    EXPECT_EQ(part->rank(), alone ? 0 : comm.rank() - 1);
     auto sum = part->all_reduce({values(comm.rank(), 2)}, ReduceOp::kSum, stream()).wait(stream());
-    expect_equal(sum[0], color == 7 ? values(0, 2) : sum_of_values(size(), 2) - values(0, 2).cpu());
-    auto again = part->split(0, "again");
+    expect_equal(sum[0], alone ? values(0, 2) : sum_of_values(size(), 2) - values(0, 2).cpu());
+    auto again = part->split(ranks_from(0, 1, part->size()), "again");
     again->barrier();
     EXPECT_EQ(again->rank(), part->rank());
+  });
+}
+
+TEST_P(Contract, SplitNumbersItsRanksAsTheMembersAreListed) {
+  run([&](Communicator& comm) {
+    std::vector<int> backwards = ranks_from(0, 1, size());
+    std::reverse(backwards.begin(), backwards.end());
+    auto part = comm.split(backwards, "part");
+    EXPECT_EQ(part->rank(), size() - 1 - comm.rank());
+    const at::Tensor mine = values(comm.rank(), 2);
+    const at::Tensor full = at::empty({2 * size()}, mine.options());
+    const at::Tensor all = part->all_gather(full, {{full, mine}}, stream()).wait(stream());
+    for (int rank = 0; rank < size(); ++rank) {
+      expect_equal(all.narrow(0, 2 * (size() - 1 - rank), 2), values(rank, 2));
+    }
+  });
+}
+
+TEST_P(Contract, SplitOfAListWithoutTheRankIsRefused) {
+  run([&](Communicator& comm) {
+    EXPECT_THROW(comm.split({size()}, "part"), StateError);
+    EXPECT_THROW(comm.split({comm.rank(), comm.rank()}, "part"), StateError);
+    EXPECT_THROW(comm.split({}, "part"), StateError);
+    comm.barrier();
+  });
+}
+
+TEST_P(Contract, SplitWithContradictingListsFailsTheGroup) {
+  if (size() < 3 || GetParam().name.starts_with("nccl")) {
+    GTEST_SKIP() << "needs three ranks that see each other's arguments";
+  }
+  run([&](Communicator& comm) {
+    const std::string sentence = comm_error_of([&] {
+      comm.split(comm.rank() == 0 ? std::vector{0, 1} : ranks_from(0, 1, size()), "part");
+    });
+    EXPECT_THAT(sentence, HasSubstr("ranks disagree on split #0"));
   });
 }
 
@@ -283,8 +328,8 @@ TEST_P(Contract, ManyGroupsWorkAtOnce) {
   run([&](Communicator& comm) {
     std::vector<std::unique_ptr<Communicator>> groups;
     for (int i = 0; i < 3; ++i) {
-      groups.push_back(comm.split(0, str("all", i)));
-      groups.push_back(comm.split(comm.rank() % 2, str("parity", i)));
+      groups.push_back(comm.split(ranks_from(0, 1, size()), str("all", i)));
+      groups.push_back(comm.split(ranks_from(comm.rank() % 2, 2, size()), str("parity", i)));
     }
     std::vector<Pending<std::vector<at::Tensor>>> pending;
     for (auto& group : groups) {
@@ -328,14 +373,15 @@ TEST_P(Contract, ADroppedResultFailsTheGroup) {
     GTEST_SKIP() << "needs a second rank";
   }
   run([&](Communicator& comm) {
-    comm.barrier();
     if (comm.rank() == 0) {
+      comm.barrier();
       { auto dropped = comm.all_reduce({values(0, 2)}, ReduceOp::kSum, stream()); }
       EXPECT_THROW(comm.barrier(), CommError);
       std::this_thread::sleep_for(300ms);
       return;
     }
     const std::string sentence = comm_error_of([&] {
+      comm.barrier();  // a slow rank hears of it here already
       comm.all_reduce({values(0, 2)}, ReduceOp::kSum, stream()).wait(Stream());
       comm.barrier();
     });
@@ -345,7 +391,7 @@ TEST_P(Contract, ADroppedResultFailsTheGroup) {
 
 TEST_P(Contract, AbortFreesAllWaitsAtOnceAndTheFirstReasonWins) {
   run([&](Communicator& comm) {
-    auto part = comm.split(0, "part");
+    auto part = comm.split(ranks_from(0, 1, size()), "part");
     const auto start = std::chrono::steady_clock::now();
     if (comm.rank() == 0) {
       std::this_thread::sleep_for(100ms);
@@ -357,6 +403,23 @@ TEST_P(Contract, AbortFreesAllWaitsAtOnceAndTheFirstReasonWins) {
     }
     EXPECT_THAT(comm_error_of([&] { comm.barrier(); }), HasSubstr("rank 0 lost its nerve"));
     EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);
+  });
+}
+
+TEST_P(Contract, TheHostsWaitForAStreamThrowsWhatTheGroupWasAbortedWith) {
+  run([&](Communicator& comm) {
+    comm.synchronize(stream());
+    comm.barrier();
+    if (comm.rank() == 0) {
+      comm.abort("a planned end");
+    }
+    EXPECT_THAT(comm_error_of([&] {
+                  for (int look = 0; look < 20'000; ++look) {
+                    comm.synchronize(stream());
+                    std::this_thread::sleep_for(1ms);
+                  }
+                }),
+                HasSubstr("a planned end"));
   });
 }
 

@@ -85,15 +85,20 @@ TEST(Fault, ACorruptedResultIsSeenOnlyWhereItWasPlanned) {
 }
 
 TEST(Fault, DelayedResultsComeOutOfOrder) {
-  const auto plan = [](CommKind, int64_t index, int) {
-    return Fault{.delay_result = index == 0 ? 200ms : 0ms};
+  constexpr auto kDelay = 1s;
+  const auto plan = [&](CommKind, int64_t index, int) {
+    return Fault{.delay_result = index == 0 ? kDelay : 0s};
   };
-  run(plan, [](Communicator& comm) {
+  run(plan, [&](Communicator& comm) {
+    const auto start = std::chrono::steady_clock::now();
     auto slow = comm.all_reduce({ones()}, ReduceOp::kSum, Stream());
+    (void)slow.ready();  // starts its delay if the other rank has joined
     auto fast = comm.all_reduce({ones()}, ReduceOp::kSum, Stream());
     std::move(fast).wait(Stream());
     EXPECT_FALSE(slow.ready());
+    EXPECT_LT(std::chrono::steady_clock::now() - start, kDelay);
     std::move(slow).wait(Stream());
+    EXPECT_GE(std::chrono::steady_clock::now() - start, kDelay);
   });
 }
 
@@ -102,7 +107,7 @@ TEST(Fault, SplitGroupsFollowThePlanToo) {
     return Fault{.fail = kind == CommKind::kAllGather};
   };
   run(plan, [](Communicator& comm) {
-    auto alone = comm.split(comm.rank(), "alone");
+    auto alone = comm.split({comm.rank()}, "alone");
     const at::Tensor full = ones();
     EXPECT_THROW((void)alone->all_gather(full, {{full, full}}, Stream()), CommError);
   });

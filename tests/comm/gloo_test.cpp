@@ -64,7 +64,7 @@ TEST(Gloo, AnAbortReachesAProcessThatIsNotWaiting) {
     return;
   }
   auto group = make_gloo(*place);
-  auto part = group->split(0, "part");
+  auto part = group->split({0, 1}, "part");
   part->barrier();
   if (place->rank == 1) {
     group->abort("rank 1 cannot read its file");

@@ -101,6 +101,11 @@ INSTANTIATE_TEST_SUITE_P(
         Place{"SrunWithAddress", with(kSrun, kMaster), "srun", "beta", 29777, 5, 7, 1, 3},
         Place{"SrunPlainHosts", with(kSrun, {{"SLURM_NODELIST", "a1,b[2-3]"}}), "srun", "a1", 0, 5,
               7, 1, 3},
+        Place{"SrunTasksPerNode",
+              with(kSrun, {{"SLURM_TASKS_PER_NODE", ""},
+                           {"SLURM_NTASKS_PER_NODE", "4"},
+                           {"SLURM_NTASKS", "8"}}),
+              "srun", "node03", 0, 5, 8, 1, 4},
         Place{"SrunTwoBrackets", with(kSrun, {{"SLURM_NODELIST", "r[1-2]n[07,09]-ib,x"}}), "srun",
               "r1n07-ib", 0, 5, 7, 1, 3}),
     [](const auto& info) { return info.param.name; });

@@ -237,16 +237,29 @@ TEST(DeepSpeedConfig, MicsIsJudgedAgainstRanksNodesAndStage) {
   EXPECT_THAT(errors(mics(2, false), shape(4, 3)), HasSubstr("cannot be spread over 3"));
 }
 
-TEST(DeepSpeedConfig, GradientsAreReducedInTheModelsPrecision) {
-  EXPECT_THAT(errors(R"({"bf16":{"enabled":true},"communication_data_type":"fp32"})"),
-              HasSubstr("communication_data_type = fp32: gradients are reduced in"));
+TEST(DeepSpeedConfig, SecondCopiesFitIntoANode) {
+  const auto hpz = [](int size, const std::string& more = "") {
+    return str(R"({"zero_optimization":{"stage":3,"zero_hpz_partition_size":)", size, more, "}}");
+  };
+  EXPECT_EQ(errors(hpz(2), shape(8, 2)), "valid");
+  EXPECT_EQ(errors(hpz(1, R"(,"mics_shard_size":2)"), shape(8, 2)), "valid");
+  EXPECT_THAT(errors(hpz(8), shape(8, 2)), HasSubstr("the 4 ranks of a node"));
+  EXPECT_THAT(errors(hpz(2, R"(,"mics_shard_size":2)"), shape(8, 2)), HasSubstr("combined"));
+  EXPECT_THAT(errors(R"({"zero_optimization":{"stage":2,"zero_hpz_partition_size":2}})", shape(4)),
+              HasSubstr("stage 3, not 2"));
+}
+
+TEST(DeepSpeedConfig, GradientsAreReducedInAnyPrecision) {
+  EXPECT_EQ(errors(R"({"bf16":{"enabled":true},"communication_data_type":"fp32"})"), "valid");
   EXPECT_EQ(errors(R"({"bf16":{"enabled":true},"communication_data_type":"bf16"})"), "valid");
+  EXPECT_THAT(errors(R"({"communication_data_type":"fp8"})"), HasSubstr("fp32|fp16|bf16"));
 }
 
 TEST(DeepSpeedConfig, MicsGroupsAreRunsAndTheirColumns) {
   using Groups = std::vector<std::vector<int64_t>>;
   EXPECT_EQ(shard_groups(4, 2), (Groups{{0, 1}, {2, 3}}));
   EXPECT_EQ(replica_groups(4, 2), (Groups{{0, 2}, {1, 3}}));
+  EXPECT_EQ(node_groups(8, 4, 2), (Groups{{0, 2}, {1, 3}, {4, 6}, {5, 7}}));
 }
 
 TEST(DeepSpeedConfig, RefusedKeysAreFineAtTheirDefaultsAndOnlyThere) {
@@ -256,7 +269,7 @@ TEST(DeepSpeedConfig, RefusedKeysAreFineAtTheirDefaultsAndOnlyThere) {
     "compression_training":{"weight_quantization":{"shared_parameters":{"enabled":false}}}})"),
             "valid");
   EXPECT_THAT(errors(R"({"amp":{"enabled":true}})"), HasSubstr("amp"));
-  EXPECT_THAT(errors(R"({"zero_optimization":{"zero_hpz_partition_size":8}})"),
+  EXPECT_THAT(errors(R"({"zero_optimization":{"zero_quantized_weights":true}})"),
               HasSubstr("is not supported"));
   EXPECT_THAT(errors(R"({"hybrid_engine":{"inference_tp_size":2}})"),
               HasSubstr("inference_tp_size = 2: is not supported"));

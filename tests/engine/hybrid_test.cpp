@@ -4,6 +4,7 @@
 #include "reknit/engine/trainer.h"
 #include "tests/support/rank_model.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -145,6 +146,39 @@ TEST(Hybrid, GenerationLeavesTheShardsAloneSpeaksLikeTheForwardAndFollowsTheStep
         }
       });
     }
+  }
+}
+
+TEST(Hybrid, TheWeightsAreReadOnlyDuringGenerationHoweverTheyAreGathered) {
+  for (const GatherMode mode : {GatherMode::kPinned, GatherMode::kLayerwise}) {
+    on_ranks(2, [&](std::shared_ptr<Communicator> comm) {
+      RankModel rank(golden_folder("models") / "opt-125m", comm, {});
+      Store& store = rank.model->store;
+      Hybrid hybrid(rank.model->decoder, store, {.mode = mode});
+      Trainer trainer(store, {.lr = 1e-2, .schedule = {}, .adam = {}, .scaler = {}});
+      std::vector<at::Tensor> masters;
+      for (const OptimizerShard& shard : store.shards()) {
+        masters.push_back(shard.master.clone());
+      }
+      {
+        GenerateLease lease = hybrid.enter_generation();
+        const auto expect_refused = [&](const std::function<void()>& change) {
+          try {
+            change();
+            ADD_FAILURE() << "the weights were changed";
+          } catch (const StateError& error) {
+            EXPECT_THAT(error.what(), testing::HasSubstr("during generation"));
+          }
+        };
+        expect_refused([&] { store.begin_update(); });
+        expect_refused([&] { store.swap_masters(masters); });
+        expect_refused([&] { store.write(0, 0, 0, at::zeros({1})); });
+        expect_refused([&] { store.edit(0, 0, 0); });
+        EXPECT_THROW((void)hybrid.enter_generation(), StateError);
+      }
+      train_step(*rank.model, trainer, 17);
+      GenerateLease again = hybrid.enter_generation();
+    });
   }
 }
 

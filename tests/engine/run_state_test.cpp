@@ -99,14 +99,19 @@ std::vector<RunPlace> places(at::ScalarType dtype) {
   all.push_back({.world = 2, .zero_stage = 3, .dtype = dtype, .persistence_threshold = 16});
   all.push_back({.world = 4, .zero_stage = 3, .shard_size = 2, .dtype = dtype});
   all.push_back({.world = 4, .zero_stage = 3, .shard_size = 1, .dtype = dtype});
+  all.push_back({.world = 4, .zero_stage = 3, .dtype = dtype, .nodes = 2});
   return all;
+}
+
+void on_nodes(const RunPlace& place, const RankBody& body) {
+  on_ranks(place.world, body, patience(), {}, place.nodes);
 }
 
 /// Trains `steps` from the toy's initial values or from a checkpoint, then saves in `out`.
 std::string train_and_save(const RunPlace& place, const std::string& from, int steps,
                            const std::string& out) {
   std::string saved;
-  on_ranks(place.world, [&](std::shared_ptr<Communicator> comm) {
+  on_nodes(place, [&](std::shared_ptr<Communicator> comm) {
     ToyRank rank(kToy, place, comm);
     if (from.empty()) {
       load_toy(rank.store(), kToy);
@@ -127,7 +132,7 @@ std::string train_and_save(const RunPlace& place, const std::string& from, int s
 std::pair<Content, Content> train(const RunPlace& place, const std::string& from, int steps) {
   Pieces before, after;
   std::mutex mutex;
-  on_ranks(place.world, [&](std::shared_ptr<Communicator> comm) {
+  on_nodes(place, [&](std::shared_ptr<Communicator> comm) {
     ToyRank rank(kToy, place, comm);
     if (from.empty()) {
       load_toy(rank.store(), kToy);

@@ -76,7 +76,7 @@ void plant_overflow(bool align, std::vector<std::vector<PpoRecord>>& records) {
       }
       return fault;
     };
-    std::shared_ptr<Communicator> actor_comm = make_fault(comm->split(0, "actor"), plan);
+    std::shared_ptr<Communicator> actor_comm = make_fault(comm->split({0, 1}, "actor"), plan);
     PpoWorld world(folder, comm, {.dtype = at::kHalf}, actor_comm);
     PpoSettings settings = half_ppo();
     settings.align_overflow = align;

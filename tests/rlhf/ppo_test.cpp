@@ -1,4 +1,5 @@
 // PPO on tiny models: no number depends on the number of ranks, updates reach generation.
+#include "reknit/rlhf/ppo_report.h"
 #include "tests/support/ppo_world.h"
 
 #include <gtest/gtest.h>
@@ -120,6 +121,22 @@ TEST(Ppo, WithoutALearningRateTheRunDiffersFromTheSecondStepOn) {
   EXPECT_NEAR(still.records[1].kl, 0.0, 1e-7);
   EXPECT_NE(still.records[1].reward, moving.records[1].reward);
   EXPECT_NE(still.records[1].kl, moving.records[1].kl);
+}
+
+TEST(Ppo, AStepsRecordCountsWhatItMoved) {
+  const PpoSettings settings = tiny_ppo();
+  const PpoRun alone = run_ppo("gpt2", 1, {.zero_stage = 0}, settings, 1);
+  const PpoRun sharded = run_ppo("gpt2", 2, {}, settings, 2);
+  EXPECT_EQ(alone.records[0].comm.all_gather.count, 0);
+  const CommCounts& comm = sharded.records[0].comm;
+  EXPECT_GT(comm.all_gather.bytes, 0);
+  EXPECT_GT(comm.reduce_scatter.bytes, 0);
+  // Only this step's: answers of equal length make every step move the same.
+  EXPECT_LT(sharded.records[1].comm.reduce_scatter.bytes, 2 * comm.reduce_scatter.bytes);
+  const auto line = metrics_of(sharded.records[0], settings.global_batch);
+  EXPECT_EQ(line.at("comm").at("all_gather").at("count"), comm.all_gather.count);
+  EXPECT_EQ(line.at("comm").at("reduce_scatter").at("bytes"), comm.reduce_scatter.bytes);
+  EXPECT_FALSE(line.at("comm").contains("all_to_all"));
 }
 
 }  // namespace

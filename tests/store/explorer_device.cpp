@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 namespace reknit::explorer {
 namespace {
@@ -174,17 +175,24 @@ class SimulatedWork : public Work {
 
 class SimulatedCommunicator : public OperationCommunicator {
  public:
-  SimulatedCommunicator(std::string name, std::vector<int> members, int rank)
-      : options_{.name = std::move(name)}, members_(std::move(members)) {
+  SimulatedCommunicator(CommOptions options, std::vector<int> members, int rank)
+      : options_(std::move(options)), members_(std::move(members)) {
     rank_ = static_cast<int>(std::find(members_.begin(), members_.end(), rank) - members_.begin());
   }
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(members_.size()); }
   const CommOptions& options() const override { return options_; }
-  std::unique_ptr<Communicator> split(int, const std::string&) override {
-    throw StateError("the explorer makes its groups itself");
+  std::unique_ptr<Communicator> split(const std::vector<int>& members,
+                                      const std::string& name) override {
+    CommOptions part = part_options(options_, size(), rank_, members, name);
+    std::vector<int> ranks;
+    for (const int member : members) {
+      ranks.push_back(members_[member]);
+    }
+    return std::make_unique<SimulatedCommunicator>(std::move(part), ranks, members_[rank_]);
   }
   void abort(const std::string&) noexcept override {}
+  void require_alive() override {}
 
  protected:
   std::unique_ptr<Work> start(Operation operation, const Stream& stream) override {
@@ -234,9 +242,10 @@ void launch(const Stream& stream, Node node) {
   current.recorder->enqueue(current.rank, stream.native()->id(), std::move(node));
 }
 
-std::unique_ptr<Communicator> make_communicator(std::string name, std::vector<int> members,
-                                                int rank) {
-  return std::make_unique<SimulatedCommunicator>(std::move(name), std::move(members), rank);
+std::unique_ptr<Communicator> make_world(CommOptions options, int size, int rank) {
+  std::vector<int> members(size);
+  std::iota(members.begin(), members.end(), 0);
+  return std::make_unique<SimulatedCommunicator>(std::move(options), std::move(members), rank);
 }
 
 }  // namespace reknit::explorer

@@ -28,8 +28,7 @@ Cells cells_of(const at::Tensor& tensor);
 /// Queues an operation of the test on `stream`.
 void launch(const Stream& stream, Node node);
 
-/// One rank's side of a group of `members` (world ranks), never blocking.
-std::unique_ptr<Communicator> make_communicator(std::string name, std::vector<int> members,
-                                                int rank);
+/// One rank's side of a world of `size` ranks, never blocking; so are the groups split off.
+std::unique_ptr<Communicator> make_world(CommOptions options, int size, int rank);
 
 }  // namespace reknit::explorer

@@ -1,6 +1,7 @@
 #include "tests/store/explorer_model.h"
 
 #include "reknit/base/error.h"
+#include "reknit/comm/topology.h"
 
 #include <ATen/ATen.h>
 
@@ -8,28 +9,6 @@
 
 namespace reknit::explorer {
 namespace {
-
-StoreComms comms_of(const Case& c, int rank) {
-  const int shard = c.placement.shard_size;
-  std::vector<int> all, mine, replicas;
-  for (int r = 0; r < c.world; ++r) {
-    all.push_back(r);
-    if (r / shard == rank / shard) {
-      mine.push_back(r);
-    }
-    if (r % shard == rank % shard) {
-      replicas.push_back(r);
-    }
-  }
-  StoreComms comms;
-  comms.world = make_communicator("world", all, rank);
-  comms.gather = make_communicator(str("gather.", rank / shard), mine, rank);
-  comms.reduce = make_communicator(str("reduce.", rank / shard), mine, rank);
-  if (replicas.size() > 1) {
-    comms.replica = make_communicator(str("replica.", rank % shard), replicas, rank);
-  }
-  return comms;
-}
 
 void require_that(bool ok, const std::string& sentence) {
   if (!ok) {
@@ -41,7 +20,9 @@ void require_that(bool ok, const std::string& sentence) {
 
 Model::Model(const Case& c, Recorder& recorder, int rank)
     : case_(c), recorder_(recorder), rank_(rank) {
-  StoreComms comms = comms_of(c, rank);
+  StoreComms comms = StoreComms::over(
+      make_world({.name = "world", .nodes = spread_over_nodes(c.world, c.nodes)}, c.world, rank),
+      c.placement);
   gather_ = comms.gather;
   const auto device = device_of(rank);
   const auto allocate = [device](int64_t bytes) {
@@ -52,6 +33,7 @@ Model::Model(const Case& c, Recorder& recorder, int rank)
                                                  .placement = c.placement,
                                                  .persistence_threshold = c.persistence_threshold,
                                                  .prefetch_depth = c.depth,
+                                                 .overlap = c.overlap,
                                                  .allocator = {}},
                                    std::move(comms), *pool_);
   for (size_t g = 0; g < c.groups.size(); ++g) {
@@ -107,10 +89,18 @@ Content Model::contribution(int rank, GroupId group, int param, int64_t cell, in
 }
 
 void Model::load() {
+  load_version(1);
+}
+
+void Model::load_again() {
+  load_version(7);
+}
+
+void Model::load_version(int version) {
   const Stream& stream = this_rank().compute;
   for (GroupId g = 0; g < store_->num_groups(); ++g) {
     for (int p = 0; p < static_cast<int>(case_.groups[g].size()); ++p) {
-      versions_[g][p] = 1;
+      versions_[g][p] = version;
       const at::Tensor values =
           at::empty({case_.groups[g][p]}, at::TensorOptions(at::kFloat).device(device_of(rank_)));
       const Cells cells = cells_of(values);

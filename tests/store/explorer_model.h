@@ -21,6 +21,8 @@ struct Case {
   std::vector<std::vector<int64_t>> groups{{40, 3}, {70}, {33}};  ///< sizes of parameters
   std::vector<GroupId> order = {};                                ///< empty: as added
   int64_t persistence_threshold = 0;
+  int nodes = 1;
+  bool overlap = true;
 };
 
 /// One rank's model while it is recorded.
@@ -29,6 +31,8 @@ class Model {
   Model(const Case& c, Recorder& recorder, int rank);
 
   void load();
+  /// Other values, without a new version.
+  void load_again();
   void forward(Phase phase = Phase::kForward);
   void backward();
   void step();
@@ -51,6 +55,7 @@ class Model {
   void read(const Full& weights, GroupId group, const std::string& label);
 
  private:
+  void load_version(int version);
   Content weight(GroupId group, int param, int64_t cell) const;
   Content contribution(int rank, GroupId group, int param, int64_t cell, int use) const;
   std::vector<Content> weights_of(GroupId group, int param, int64_t begin, int64_t count) const;

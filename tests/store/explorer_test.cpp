@@ -72,6 +72,26 @@ std::vector<Scenario> training_cases() {
     add({.name = str("ZeRO-", stage), .placement = {stage, 2}}, 2, 2);
   }
   add({.name = "shard groups that are replicas", .world = 4, .placement = {3, 2}}, 2, 1);
+  for (const int depth : {0, 1}) {
+    add({.name = str("two-stage gathers, depth ", depth),
+         .world = 4,
+         .placement = {3, 4, true},
+         .depth = depth,
+         .groups = {{70}, {40, 3}, {130}},
+         .persistence_threshold = 10,
+         .nodes = 2},
+        2, 1);
+  }
+  for (const int depth : {0, 1, 2}) {
+    add({.name = str("second copies, depth ", depth),
+         .world = 4,
+         .placement = {3, 4, false, 2},
+         .depth = depth,
+         .groups = kOneClass,
+         .nodes = 2},
+        2, 2);
+  }
+  add({.name = "waiting at once", .groups = kOneClass, .overlap = false}, 2, 2);
   add({.name = "persistent parameters", .groups = kFour, .persistence_threshold = 40}, 2, 2);
   add({.name = "an empty group", .groups = {{40}, {}, {33, 0}}}, 2, 1);
   return scenarios;
@@ -100,6 +120,20 @@ void add_generation(std::vector<Scenario>& scenarios) {
            }
          }});
   }
+}
+
+std::vector<Scenario> second_copies() {
+  std::vector<Scenario> scenarios;
+  scenarios.push_back({{.name = "second copies, loaded anew",
+                        .world = 4,
+                        .placement = {3, 4, false, 2},
+                        .nodes = 2},
+                       [](Model& model) {
+                         model.evaluate();
+                         model.load_again();
+                         train(model, 1, 1);
+                       }});
+  return scenarios;
 }
 
 std::vector<Scenario> phase_cases() {
@@ -179,7 +213,7 @@ std::vector<Scenario> refusals() {
 
 std::vector<Scenario> all_cases() {
   std::vector<Scenario> all = training_cases();
-  for (auto more : {phase_cases(), refusals()}) {
+  for (auto more : {phase_cases(), second_copies(), refusals()}) {
     all.insert(all.end(), more.begin(), more.end());
   }
   return all;
@@ -287,6 +321,12 @@ const std::vector<std::vector<std::string>> kMutants = {
     {"forget_to_clear_gradients"},
     {"forget_replicated_weights"},
     {"write_unseen_by_gathers"},
+    {"gather_before_secondary_written"},
+    {"secondary_of_any_version"},
+    {"secondary_outlives_a_write"},
+    {"second_stage_does_not_wait"},
+    {"number_shards_by_rank"},
+    {"second_stage_sends_another_slice"},
 };
 
 TEST(Explorer, FindsEveryPlantedMutant) {

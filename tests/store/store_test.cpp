@@ -10,6 +10,7 @@ namespace reknit {
 namespace {
 
 using namespace testing_support;
+using namespace std::chrono_literals;
 using testing::HasSubstr;
 
 const ToyModel kOddSizes{{{{{8}}, {{0}}, {{24}}},
@@ -69,10 +70,11 @@ TEST(Store, PersistentParametersAccumulationAndPrefetchChangeNothing) {
 
 // A store of three groups of one parameter each on `world` ranks.
 void with_store(int world, const std::function<void(Store&)>& body, Placement placement = {},
-                std::vector<GroupId> order = {}) {
+                std::vector<GroupId> order = {}, const FaultPlan& faults = {},
+                std::chrono::milliseconds timeout = patience()) {
   const ToyModel model{{{{{8, 8}}}, {{{16}}}, {{{24}}}}};
   placement.shard_size = world;
-  on_ranks(world, [&](std::shared_ptr<Communicator> comm) {
+  const auto on_rank = [&](std::shared_ptr<Communicator> comm) {
     SlotPool pool(rank_memory);
     Store store({.name = "toy", .placement = placement, .allocator = {}},
                 StoreComms::over(comm, world), pool);
@@ -86,7 +88,8 @@ void with_store(int world, const std::function<void(Store&)>& body, Placement pl
     pool.seal();
     load_toy(store, model);
     body(store);
-  });
+  };
+  on_ranks(world, on_rank, timeout, faults);
 }
 
 template <class Body>
@@ -147,6 +150,53 @@ TEST(Store, DroppedGradientsPoisonTheGroupOnEveryRank) {
                 });
               }),
               HasSubstr("dropped without reduce()"));
+}
+
+void expect_poisoned(Store& store, const std::string& reason) {
+  EXPECT_THAT(state_error([&] { store.full(0, Phase::kForward); }), HasSubstr(reason));
+  EXPECT_THAT(state_error([&] { store.full(2, Phase::kForward); }), HasSubstr(reason));
+  EXPECT_THAT(state_error([&] { store.gradients(0); }), HasSubstr(reason));
+  EXPECT_THAT(state_error([&] { store.pin(); }), HasSubstr(reason));
+}
+
+TEST(Store, AGatherThatFailsPoisonsTheStoreOnEveryRank) {
+  for (const bool at_the_start : {true, false}) {
+    const FaultPlan plan = [&](CommKind kind, int64_t, int rank) {
+      const bool here = kind == CommKind::kAllGather && rank == 1;
+      return Fault{.fail = here && at_the_start, .never_join = here && !at_the_start};
+    };
+    const auto body = [&](Store& store) {
+      EXPECT_THROW(store.full(0, Phase::kForward), CommError);
+      expect_poisoned(store, at_the_start ? "as planned" : "ranks missing: 1");
+    };
+    with_store(2, body, {}, {}, plan, at_the_start ? patience() : 1s);
+  }
+}
+
+TEST(Store, APinThatFailsPoisonsTheStoreOnEveryRank) {
+  const FaultPlan plan = [](CommKind kind, int64_t index, int rank) {
+    return Fault{.fail = kind == CommKind::kAllGather && index == 1 && rank == 1};
+  };
+  const auto body = [](Store& store) {
+    EXPECT_THROW(store.pin(), CommError);
+    expect_poisoned(store, "as planned");
+  };
+  with_store(2, body, {}, {}, plan);
+}
+
+TEST(Store, AReductionThatFailsPoisonsTheStoreOnEveryRank) {
+  const FaultPlan plan = [](CommKind kind, int64_t, int rank) {
+    return Fault{.fail = kind == CommKind::kReduceScatter && rank == 1};
+  };
+  const auto body = [](Store& store) {
+    const auto one_pass = [&] {
+      store.reduce(store.gradients(0));
+      store.finish_pass();
+    };
+    EXPECT_THROW(one_pass(), CommError);
+    expect_poisoned(store, "as planned");
+  };
+  with_store(2, body, {}, {}, plan);
 }
 
 TEST(Store, EditsTakeTheOwnersCopyOnAllRanks) {

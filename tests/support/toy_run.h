@@ -20,12 +20,13 @@ struct RunPlace {
   at::ScalarType dtype = at::kFloat;
   int64_t persistence_threshold = 0;
   bool training = true;
+  int nodes = 1;  ///< for the caller to spread the ranks over
 };
 
 inline std::ostream& operator<<(std::ostream& out, const RunPlace& place) {
   return out << place.world << " ranks, stage " << place.zero_stage << ", shards "
              << place.shard_size << ", " << c10::toString(place.dtype) << ", persistence "
-             << place.persistence_threshold;
+             << place.persistence_threshold << ", nodes " << place.nodes;
 }
 
 /// Odd and empty sizes, sizes below the world, frozen parts.
