@@ -1,6 +1,7 @@
 #include "reknit/store/store.h"
 
 #include "reknit/base/mutant.h"
+#include "reknit/store/sizes.h"
 
 #include <ATen/ATen.h>
 
@@ -34,24 +35,23 @@ GroupId Store::add(GroupSpec spec) {
 }
 
 void Store::set_order(std::vector<GroupId> forward_order) {
-  for (const auto& group : groups_) {
-    group->keep = false;
-  }
-  std::vector<int> uses(groups_.size(), 0);
-  for (const GroupId id : forward_order) {
-    groups_.at(id)->keep = ++uses[id] > 1;
+  const std::vector<bool> kept = kept_groups(forward_order, groups_.size());
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    groups_[g]->keep = kept[g];
   }
   order_ = std::move(forward_order);
 }
 
 void Store::seal() {
   REKNIT_INVARIANT(!sealed_, "the store ", settings_.name, " was sealed twice");
-  LayoutRules rules{settings_.dtype, settings_.placement.shard_size,
-                    settings_.persistence_threshold, settings_.persistence_limit};
+  std::vector<GroupSpec> specs;
   for (const auto& group : groups_) {
-    group->layout = GroupLayout::of(group->spec, rules);
-    rules.persistence_limit -= group->layout.persistent_numel;
-    allocate(*group);
+    specs.push_back(group->spec);
+  }
+  std::vector<GroupLayout> layouts = lay_out(specs, layout_rules(settings_));
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    groups_[g]->layout = std::move(layouts[g]);
+    allocate(*groups_[g]);
   }
   require_slots();
   sealed_ = true;
@@ -68,40 +68,30 @@ at::Tensor Store::new_buffer(int64_t numel, at::ScalarType dtype) const {
 
 void Store::allocate(Group& group) {
   const Placement& placement = settings_.placement;
-  bool on_the_wire = false;
-  for (const SegmentLayout& layout : group.layout.segments) {
+  const GroupSizes sizes = GroupSizes::of(group.layout, placement, settings_.reduce_dtype);
+  group.slot_bytes = sizes.slot_bytes;
+  group.gradient_bytes = sizes.gradient_bytes;
+  group.wire_bytes = sizes.wire_bytes;
+  for (size_t i = 0; i < sizes.segments.size(); ++i) {
+    const SegmentLayout& layout = group.layout.segments[i];
+    const SegmentSizes& size = sizes.segments[i];
     Segment segment;
-    segment.resident = layout.persistent || placement.weight_shards() == 1;
-    segment.weight =
-        new_buffer(segment.resident ? layout.padded : layout.shard_numel(), layout.dtype);
-    if (!segment.resident) {
-      segment.slot_offset = group.slot_bytes;
-      group.slot_bytes += layout.bytes();
-      if (comms_.secondary) {
-        segment.secondary =
-            new_buffer(layout.padded / settings_.placement.secondary_size, layout.dtype);
-      }
+    segment.resident = size.resident;
+    segment.slot_offset = size.slot_offset;
+    segment.gradient_offset = size.gradient_offset;
+    segment.wire_offset = size.wire_offset;
+    segment.weight = new_buffer(size.weight_numel, layout.dtype);
+    if (size.secondary_numel > 0) {
+      segment.secondary = new_buffer(size.secondary_numel, layout.dtype);
     }
     if (layout.trainable) {
-      segment.gradient_offset = group.gradient_bytes;
-      group.gradient_bytes += layout.bytes();
-      segment.wire_offset = group.wire_bytes;
-      group.wire_bytes +=
-          layout.padded *
-          static_cast<int64_t>(c10::elementSize(settings_.reduce_dtype.value_or(layout.dtype)));
-      on_the_wire = on_the_wire || settings_.reduce_dtype.value_or(layout.dtype) != layout.dtype;
-      segment.grad = new_buffer(layout.padded / placement.gradient_shards(), at::kFloat);
-      const Extent mine = placement.optimizer_shards() == 1 ? Extent{0, layout.padded}
-                                                            : layout.shard(shard_index());
-      const int64_t skip = segment.resident ? mine.begin : 0;
-      segment.master = layout.dtype == at::kFloat
-                           ? segment.weight.narrow(0, skip, mine.size())
-                           : at::zeros({mine.size()}, segment.grad.options());
+      segment.grad = new_buffer(size.gradient_numel, at::kFloat);
+      const bool inside = size.resident && placement.optimizer_shards() > 1;
+      const int64_t skip = inside ? layout.shard(shard_index()).begin : 0;
+      segment.master = size.own_master ? at::zeros({size.optimizer_numel}, segment.grad.options())
+                                       : segment.weight.narrow(0, skip, size.optimizer_numel);
     }
     group.segments.push_back(std::move(segment));
-  }
-  if (!on_the_wire || placement.gradient_shards() == 1) {
-    group.wire_bytes = 0;
   }
   if (group.slot_bytes == 0) {
     group.state->make_resident();
@@ -109,32 +99,13 @@ void Store::allocate(Group& group) {
 }
 
 void Store::require_slots() {
-  struct Demand {
-    int groups = 0, kept = 0;
-  };
-  std::map<int64_t, Demand> weights;
-  std::map<int64_t, Demand> gradients;
-  std::map<int64_t, Demand> wires;
+  std::vector<GroupSizes> sizes;
+  std::vector<bool> kept;
   for (const auto& group : groups_) {
-    Demand& weight = weights[SlotPool::class_of(group->slot_bytes)];
-    weight.groups += 1;
-    weight.kept += group->keep;
-    Demand& gradient = gradients[SlotPool::class_of(group->gradient_bytes)];
-    gradient.groups += 1;
-    gradient.kept += group->keep;
-    wires[SlotPool::class_of(group->wire_bytes)].groups += 1;
+    sizes.push_back(GroupSizes::of(group->layout, settings_.placement, settings_.reduce_dtype));
+    kept.push_back(group->keep);
   }
-  std::map<int64_t, int> wanted;
-  for (const auto& [bytes, demand] : weights) {
-    wanted[bytes] += std::min(demand.groups, demand.kept + settings_.prefetch_depth + 1);
-  }
-  for (const auto& [bytes, demand] : gradients) {
-    wanted[bytes] += std::min(demand.groups, demand.kept + 2);
-  }
-  for (const auto& [bytes, demand] : wires) {
-    wanted[bytes] += std::min(demand.groups, 2);
-  }
-  for (const auto& [bytes, count] : wanted) {
+  for (const auto& [bytes, count] : slot_demand(sizes, kept, settings_.prefetch_depth)) {
     pool_.require(bytes, count);
   }
 }
