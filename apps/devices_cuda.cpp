@@ -1,6 +1,7 @@
 // CUDA devices through the runtime, and the versions of what drives them.
 #include "apps/devices.h"
 
+#include "apps/device_memory.h"
 #include "reknit/base/error.h"
 
 #include <cuda_runtime.h>
@@ -40,6 +41,17 @@ std::vector<GpuInfo> cuda_devices() {
                     static_cast<int64_t>(properties.totalGlobalMem)});
   }
   return gpus;
+}
+
+int64_t free_device_memory(int device) {
+  int before = 0;
+  size_t free = 0;
+  size_t total = 0;
+  if (cudaGetDevice(&before) != cudaSuccess || cudaSetDevice(device) != cudaSuccess ||
+      cudaMemGetInfo(&free, &total) != cudaSuccess || cudaSetDevice(before) != cudaSuccess) {
+    throw UsageError(str("CUDA device ", device, " does not answer"));
+  }
+  return static_cast<int64_t>(free);
 }
 
 std::vector<std::string> cuda_versions() {

@@ -8,6 +8,7 @@
 #include "apps/generate_flags.h"
 #include "apps/init_flags.h"
 #include "apps/megatron.h"
+#include "apps/plan_flags.h"
 #include "apps/ppo_flags.h"
 #include "apps/pretrain_flags.h"
 #include "apps/report_error.h"
@@ -38,6 +39,8 @@ int main(int argc, char** argv) {
        }},
       {"check", "Judge a config: what it will do, and all that is wrong with it",
        [](CLI::App& app) { return reknit::add_check(app, reknit::run_check); }},
+      {"plan", "What a run will take: memory, bytes moved, seconds; and what fits",
+       [](CLI::App& app) { return reknit::add_plan(app, reknit::run_plan); }},
       {"init", "A Hugging Face folder with random weights",
        [](CLI::App& app) { return reknit::add_init(app, reknit::run_init); }},
       {"env", "Versions, devices, launcher; what is built in and what is missing",

@@ -1,5 +1,6 @@
 // reknit ppo: four models from their folders, the loop, the run folder.
 #include "apps/commands.h"
+#include "apps/planning.h"
 #include "apps/ppo_inputs.h"
 #include "apps/ppo_monitor.h"
 #include "apps/ppo_reward.h"
@@ -174,6 +175,7 @@ class RankRun final : public TrainRun {
 
   void take_step(int64_t step) override {
     record_ = ppo_.step(step);
+    record_.peak_bytes += models_.pool.total_bytes();  // as large on every rank
     save_samples(record_.step);
   }
   nlohmann::ordered_json metrics() const override {
@@ -288,6 +290,28 @@ class RankRun final : public TrainRun {
   nlohmann::json judge_files_;  ///< on rank 0 of a run that saves
 };
 
+// What the run will take with the prompts that it has.
+PlanRequest plan_of(const PpoOptions& o, const PpoInputs& inputs) {
+  int64_t longest = 0;
+  for (const auto& prompt : inputs.prompts) {
+    longest = std::max(longest, static_cast<int64_t>(prompt.size()));
+  }
+  HybridSettings hybrid = hybrid_settings(o.actor);
+  hybrid.mode = o.unpin_actor_parameters ? GatherMode::kLayerwise : hybrid.mode;
+  std::vector<PlannedModel> models =
+      planned_ppo(model_spec(inputs.actor, false), model_spec(inputs.critic, true), o.actor,
+                  o.critic, o.place.ranks);
+  models.front().moments += o.enable_ema ? 1 : 0;
+  return {.models = std::move(models),
+          .topology = {static_cast<int>(o.place.ranks), static_cast<int>(o.place.nodes)},
+          .batch = {o.training_batch, longest + o.max_answer_len},
+          .generation = PlannedGeneration{.sequences = o.generation_batch,
+                                          .prompt = longest,
+                                          .answer = o.max_answer_len,
+                                          .hybrid = hybrid},
+          .cuda = o.place.cuda};
+}
+
 }  // namespace
 
 int run_ppo(const PpoOptions& options) {
@@ -295,6 +319,7 @@ int run_ppo(const PpoOptions& options) {
   const PpoSettings settings = ppo_settings(options, inputs, total_steps(options, inputs));
   // Before --overwrite removes a run that is there.
   check_ppo(settings, model_specs(inputs), inputs.prompts);
+  require_fits(plan_of(options, inputs), options.place);
   install_stop_signals();
   const bool leader = !options.place.launched || options.place.launched->rendezvous.rank == 0;
   RunFolder folder(leader ? options.out : "", options.overwrite);

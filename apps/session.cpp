@@ -1,5 +1,6 @@
 #include "apps/session.h"
 
+#include "apps/planning.h"
 #include "apps/report_error.h"
 #include "reknit/base/atomic_file.h"
 #include "reknit/base/write_error.h"
@@ -9,13 +10,9 @@
 
 #include <ATen/ATen.h>
 
-<<<<<<< ours
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
-=======
-#include <algorithm>
-#include <cmath>
->>>>>>> theirs
 #include <filesystem>
 #include <fstream>
 
@@ -23,14 +20,6 @@ namespace reknit {
 namespace {
 
 namespace fs = std::filesystem;
-
-<<<<<<< ours
-=======
-at::ScalarType scalar_type(Precision precision) {
-  return precision == Precision::kBf16   ? at::kBFloat16
-         : precision == Precision::kFp16 ? at::kHalf
-                                         : at::kFloat;
-}
 
 std::optional<at::ScalarType> reduce_dtype(const DeepSpeedConfig& config) {
   const auto& name = config.communication_data_type;
@@ -42,18 +31,6 @@ std::optional<at::ScalarType> reduce_dtype(const DeepSpeedConfig& config) {
                                        : Precision::kFp32);
 }
 
-LossScalerSettings scaler_settings(const Fp16Config& fp16) {
-  const bool dynamic = fp16.loss_scale == 0;
-  return {.initial = dynamic ? std::pow(2.0, static_cast<double>(fp16.initial_scale_power))
-                             : fp16.loss_scale,
-          .window = fp16.loss_scale_window,
-          .hysteresis = static_cast<int>(fp16.hysteresis),
-          .consecutive_hysteresis = fp16.consecutive_hysteresis,
-          .minimum = fp16.min_loss_scale,
-          .dynamic = dynamic};
-}
-
->>>>>>> theirs
 }  // namespace
 
 RankPlan rank_plan(const RunOptions& options) {
@@ -63,20 +40,23 @@ RankPlan rank_plan(const RunOptions& options) {
     plan.rendezvous = options.place.launched->rendezvous;
   }
   plan.timeout = std::chrono::seconds(options.timeout_s);
-<<<<<<< ours
   plan.report = report_error;
-=======
   plan.nodes = static_cast<int>(options.place.nodes);
->>>>>>> theirs
   return plan;
 }
 
 StoreSettings store_settings(const std::string& name, const ModelSettings& settings,
                              const RankEnvironment& environment, bool training) {
+  StoreSettings store = planned_store(name, settings, environment.world->size(), training);
+  store.allocator = environment.allocator;
+  return store;
+}
+
+StoreSettings planned_store(const std::string& name, const ModelSettings& settings, int ranks,
+                            bool training) {
   const DeepSpeedConfig& config = settings.reading.config;
   const bool mics = config.zero.mics_shard_size > 0;
-  const int shard_size =
-      mics ? static_cast<int>(config.zero.mics_shard_size) : environment.world->size();
+  const int shard_size = mics ? static_cast<int>(config.zero.mics_shard_size) : ranks;
   return {.name = name,
           .dtype = scalar_type(config.precision()),
           .placement = {static_cast<int>(config.zero.stage), shard_size,
@@ -88,8 +68,7 @@ StoreSettings store_settings(const std::string& name, const ModelSettings& setti
           .prefetch_depth = config.zero.prefetch_bucket_size > 0 ? 1 : 0,
           .overlap = config.zero.overlap_comm,
           .reduce_dtype = reduce_dtype(config),
-          .training = training,
-          .allocator = environment.allocator};
+          .training = training};
 }
 
 TrainerSettings trainer_settings(const std::string& name, const ModelSettings& settings,

@@ -1,15 +1,12 @@
 #include "reknit/engine/kv_cache.h"
 
+#include "reknit/engine/cache_tokens.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
 
 namespace reknit {
-namespace {
-
-constexpr int64_t kTokenStep = 256;
-
-}  // namespace
 
 KvCache::KvCache(const ModelSpec& spec, at::ScalarType dtype, c10::Device device)
     : kv_heads_(spec.kv_heads),
@@ -18,9 +15,7 @@ KvCache::KvCache(const ModelSpec& spec, at::ScalarType dtype, c10::Device device
       layers_(spec.layers) {}
 
 void KvCache::reserve(int64_t slots, int64_t tokens) {
-  if (options_.device().is_cuda()) {
-    tokens = (tokens + kTokenStep - 1) / kTokenStep * kTokenStep;
-  }
+  tokens = cache_tokens(tokens, options_.device().is_cuda());
   grow(slots, tokens);
   for (ops::KvLayer& layer : layers_) {
     layer.used = tokens;

@@ -1,6 +1,7 @@
 #include "reknit/kernels/lm_head.h"
 
 #include "reknit/kernels/cuda_path.h"
+#include "reknit/kernels/lm_head_chunks.h"
 #include "reknit/kernels/sample_cpu.h"
 
 #include <algorithm>
@@ -8,12 +9,6 @@
 
 namespace reknit::ops {
 namespace {
-
-/// Logits that exist at one time. More on CUDA, where the gradient of the table is read
-/// and written once a chunk and would cost more than the products.
-constexpr int64_t kChunkElements = int64_t{8} << 20;
-constexpr int64_t kCudaChunkElements = int64_t{32} << 20;
-constexpr int64_t kRowTile = 128;  // whole tiles of a product
 
 /// a [N, E] b [V, E]^T in fp32. On CPU 16-bit products are rounded to 16 bits first.
 at::Tensor product_fp32(const at::Tensor& a, const at::Tensor& b) {
@@ -32,9 +27,7 @@ int64_t columns_of(const at::Tensor& table, int64_t vocab) {
 /// Calls body(first, rows) for chunks of the rows of `hidden`.
 template <class Body>
 void for_chunks(const at::Tensor& hidden, int64_t columns, Body&& body) {
-  const int64_t elements = hidden.is_cuda() ? kCudaChunkElements : kChunkElements;
-  const int64_t fitting = std::max<int64_t>(1, elements / columns);
-  const int64_t chunk = fitting > kRowTile ? fitting / kRowTile * kRowTile : fitting;
+  const int64_t chunk = logit_chunk_rows(columns, hidden.is_cuda());
   for (int64_t first = 0; first < hidden.size(0); first += chunk) {
     body(first, std::min(chunk, hidden.size(0) - first));
   }

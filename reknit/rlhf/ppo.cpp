@@ -180,6 +180,20 @@ CommCounts Ppo::comm_counts() const {
   return sum;
 }
 
+int64_t Ppo::bytes_without_slots() {
+  int64_t bytes = hybrid_.cache_bytes() + actor_trainer_.optimizer().bytes() +
+                  critic_trainer_.optimizer().bytes();
+  for (const Model* model : models_.all()) {
+    bytes += model->store.shard_bytes();
+  }
+  if (average_) {
+    for (const at::Tensor& shard : average_->shards()) {
+      bytes += static_cast<int64_t>(shard.nbytes());
+    }
+  }
+  return bytes;
+}
+
 // The last one may be smaller, where the data are fewer than a step could take.
 int64_t Ppo::num_minibatches() const {
   return (settings_.global_batch + settings_.minibatch - 1) / settings_.minibatch;
@@ -223,6 +237,8 @@ void Ppo::generate(int64_t step, PpoRecord& record) {
     GenerateLease lease = hybrid_.enter_generation();
     record.gather_s = hybrid_.gather_seconds();
     answers = lease.generate(mine, settings_.generate_batch, settings_.sampling);
+    record.peak_bytes =
+        bytes_without_slots();  // weights may be pinned now: nothing later takes more
   }
   Communicator& world = *models_.actor->store.comms().world;
   record.generate_s = seconds_since(start, world) - record.gather_s;
@@ -442,7 +458,10 @@ void Ppo::summarise(const Sums& sums, PpoRecord& record) {
   record.critic_loss = total[kCriticLoss] / minibatches;
   record.clip_fraction = mean(kClipped, kTrained);
   record.value_clip_fraction = mean(kValueClipped, kTrained);
-  record.ratio_max = reduce_over_ranks(world, {sums.ratio_max}, ReduceOp::kMax)[0];
+  const std::vector<double> most =
+      reduce_over_ranks(world, {sums.ratio_max, static_cast<double>(record.peak_bytes)}, ReduceOp::kMax);
+  record.ratio_max = most[0];
+  record.peak_bytes = static_cast<int64_t>(most[1]);
   record.actor_skipped = actor_trainer_.skipped();
   record.critic_skipped = critic_trainer_.skipped();
 }

@@ -70,6 +70,8 @@ struct PpoRecord {
   CommCounts comm;           ///< of the four models and their world
   StepRecord actor, critic;  ///< of the last update
   int64_t actor_skipped = 0, critic_skipped = 0;
+  int64_t peak_bytes =
+      0;  ///< the most that models, optimizers and cache took on a rank, slots apart
 };
 
 class Ppo {
@@ -100,6 +102,7 @@ class Ppo {
   CommCounts comm_counts() const;
   std::vector<GenerationRequest> requests(int64_t step);
   void generate(int64_t step, PpoRecord& record);
+  int64_t bytes_without_slots();
   void judge();
   void score_answers();
   void estimate();

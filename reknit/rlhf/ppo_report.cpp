@@ -39,6 +39,7 @@ nlohmann::ordered_json metrics_of(const PpoRecord& r, int64_t global_batch) {
                                  {"explained_variance", r.explained_variance},
                                  {"eos_fraction", r.eos_fraction},
                                  {"tokens", r.tokens},
+                                 {"peak_bytes", r.peak_bytes},
                                  {"e2e_s", r.e2e_s},
                                  {"gather_s", r.gather_s},
                                  {"generate_s", r.generate_s},
