@@ -3,17 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <set>
-#include <utility>
 
 namespace reknit {
 namespace {
-
-using Entry = CommCounts::Entry CommCounts::*;
-constexpr std::pair<const char*, Entry> kOperations[] = {
-    {"all_gather", &CommCounts::all_gather}, {"reduce_scatter", &CommCounts::reduce_scatter},
-    {"all_reduce", &CommCounts::all_reduce}, {"broadcast", &CommCounts::broadcast},
-    {"all_to_all", &CommCounts::all_to_all}, {"barrier", &CommCounts::barrier}};
 
 template <class... Args>
 std::string format(const char* pattern, Args... args) {
@@ -28,34 +20,6 @@ double tflops(const PretrainFacts& facts, int64_t sequences, double seconds) {
 }
 
 }  // namespace
-
-CommCounts comm_counts(const StoreComms& comms) {
-  std::set<const Communicator*> groups;
-  for (const auto* group : {&comms.world, &comms.gather, &comms.reduce, &comms.replica}) {
-    if (*group) {
-      groups.insert(group->get());
-    }
-  }
-  CommCounts all;
-  for (const Communicator* group : groups) {
-    for (const auto& [name, entry] : kOperations) {
-      (all.*entry).count += (group->counts().*entry).count;
-      (all.*entry).bytes += (group->counts().*entry).bytes;
-    }
-  }
-  return all;
-}
-
-nlohmann::ordered_json comm_json(const CommCounts& before, const CommCounts& after) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::object();
-  for (const auto& [name, entry] : kOperations) {
-    const int64_t count = (after.*entry).count - (before.*entry).count;
-    if (count > 0) {
-      json[name] = {{"count", count}, {"bytes", (after.*entry).bytes - (before.*entry).bytes}};
-    }
-  }
-  return json;
-}
 
 nlohmann::ordered_json metrics_of(const PretrainRecord& r, const PretrainFacts& facts,
                                   int64_t skipped, std::optional<double> validation_loss) {

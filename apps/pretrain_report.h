@@ -21,11 +21,6 @@ struct PretrainFacts {
   bool timed = false;
 };
 
-/// Of every group of ranks that a model uses, since the beginning.
-CommCounts comm_counts(const StoreComms& comms);
-/// What came between two of these, by operation: {"all_gather": {"count", "bytes"}, ...}.
-nlohmann::ordered_json comm_json(const CommCounts& before, const CommCounts& after);
-
 nlohmann::ordered_json metrics_of(const PretrainRecord& record, const PretrainFacts& facts,
                                   int64_t skipped, std::optional<double> validation_loss);
 

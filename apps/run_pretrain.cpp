@@ -7,6 +7,7 @@
 #include "apps/signals.h"
 #include "apps/train_run.h"
 #include "reknit/base/log.h"
+#include "reknit/engine/comm_report.h"
 #include "reknit/engine/flops.h"
 
 namespace reknit {
@@ -131,10 +132,19 @@ class RankRun final : public TrainRun {
                inputs_.spec.attention_dropout);
   }
 
+  CommCounts comm_counts() const {
+    const StoreComms& comms = rank_.model->store.comms();
+    CommCounts sum = comms.counts();
+    sum += comms.world->counts();
+    return sum;
+  }
+
   void take_step(int64_t step) override {
-    const CommCounts before = comm_counts(rank_.model->store.comms());
+    const CommCounts before = comm_counts();
     record_ = pretrain_.step(step);
-    comm_ = comm_json(before, comm_counts(rank_.model->store.comms()));
+    CommCounts moved = comm_counts();
+    moved -= before;
+    comm_ = comm_json(moved);
     skipped_ = pretrain_.trainer().skipped();
     printer_.add(record_);
     ++taken_;
