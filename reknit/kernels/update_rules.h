@@ -6,9 +6,9 @@
 #include <cstdint>
 
 #ifdef __CUDACC__
-#define REKNIT_HOST_DEVICE __host__ __device__ __forceinline__
+#define REKNIT_UPDATE_RULE __host__ __device__ __forceinline__
 #else
-#define REKNIT_HOST_DEVICE inline __attribute__((always_inline))
+#define REKNIT_UPDATE_RULE inline __attribute__((always_inline))
 #endif
 
 namespace reknit::kernels {
@@ -57,7 +57,7 @@ enum class UpdateRule {
 struct AdamRule {
   static constexpr int kStates = 2;
   static constexpr bool kDirection = false;
-  static REKNIT_HOST_DEVICE void step(Cell& x, const RuleConstants& c, const RuleRange& r) {
+  static REKNIT_UPDATE_RULE void step(Cell& x, const RuleConstants& c, const RuleRange& r) {
     const float g = x.grad + r.l2 * x.master;
     x.state[0] += c.rest1 * (g - x.state[0]);
     x.state[1] += c.rest2 * (g * g - x.state[1]);
@@ -70,7 +70,7 @@ struct AdamRule {
 struct LambDirectionRule {
   static constexpr int kStates = 2;
   static constexpr bool kDirection = true;
-  static REKNIT_HOST_DEVICE void step(Cell& x, const RuleConstants& c, const RuleRange& r) {
+  static REKNIT_UPDATE_RULE void step(Cell& x, const RuleConstants& c, const RuleRange& r) {
     x.state[0] += c.rest1 * (x.grad - x.state[0]);
     x.state[1] += c.rest2 * (x.grad * x.grad - x.state[1]);
     x.grad = r.rate * x.state[0] / (sqrtf(x.state[1]) * c.v_scale + c.eps) + r.l2 * x.master;
@@ -81,7 +81,7 @@ struct LambDirectionRule {
 struct AdagradRule {
   static constexpr int kStates = 1;
   static constexpr bool kDirection = false;
-  static REKNIT_HOST_DEVICE void step(Cell& x, const RuleConstants& c, const RuleRange& r) {
+  static REKNIT_UPDATE_RULE void step(Cell& x, const RuleConstants& c, const RuleRange& r) {
     const float g = x.grad + r.l2 * x.master;
     x.state[0] += g * g;
     x.master -= r.rate * g / (sqrtf(x.state[0]) + c.eps);
@@ -92,7 +92,7 @@ struct AdagradRule {
 struct LionRule {
   static constexpr int kStates = 1;
   static constexpr bool kDirection = false;
-  static REKNIT_HOST_DEVICE void step(Cell& x, const RuleConstants& c, const RuleRange& r) {
+  static REKNIT_UPDATE_RULE void step(Cell& x, const RuleConstants& c, const RuleRange& r) {
     const float mean = x.state[0] + c.rest1 * (x.grad - x.state[0]);
     const float sign = mean > 0.0f ? 1.0f : mean < 0.0f ? -1.0f : 0.0f;
     x.master = x.master * r.keep - r.rate * sign;
@@ -103,7 +103,7 @@ struct LionRule {
 struct SgdRule {
   static constexpr int kStates = 0;
   static constexpr bool kDirection = false;
-  static REKNIT_HOST_DEVICE void step(Cell& x, const RuleConstants&, const RuleRange& r) {
+  static REKNIT_UPDATE_RULE void step(Cell& x, const RuleConstants&, const RuleRange& r) {
     x.master -= r.rate * (x.grad + r.l2 * x.master);
   }
 };
@@ -112,7 +112,7 @@ struct SgdRule {
 struct SgdMomentumRule {
   static constexpr int kStates = 1;
   static constexpr bool kDirection = false;
-  static REKNIT_HOST_DEVICE void step(Cell& x, const RuleConstants& c, const RuleRange& r) {
+  static REKNIT_UPDATE_RULE void step(Cell& x, const RuleConstants& c, const RuleRange& r) {
     const float g = x.grad + r.l2 * x.master;
     x.state[0] = c.beta1 * x.state[0] + c.rest1 * g;
     x.master -= r.rate * (c.grad_part * g + c.state_part * x.state[0]);
@@ -123,7 +123,7 @@ struct SgdMomentumRule {
 struct MuonDirectionRule {
   static constexpr int kStates = 1;
   static constexpr bool kDirection = true;
-  static REKNIT_HOST_DEVICE void step(Cell& x, const RuleConstants& c, const RuleRange&) {
+  static REKNIT_UPDATE_RULE void step(Cell& x, const RuleConstants& c, const RuleRange&) {
     x.state[0] += c.rest1 * (x.grad - x.state[0]);
     x.grad = c.grad_part * x.grad + c.state_part * x.state[0];
   }
@@ -133,7 +133,7 @@ struct MuonDirectionRule {
 struct ApplyRule {
   static constexpr int kStates = 0;
   static constexpr bool kDirection = false;
-  static REKNIT_HOST_DEVICE void step(Cell& x, const RuleConstants&, const RuleRange& r) {
+  static REKNIT_UPDATE_RULE void step(Cell& x, const RuleConstants&, const RuleRange& r) {
     x.master = x.master * r.keep - r.rate * x.grad;
   }
 };

@@ -16,7 +16,7 @@ struct Part {
 };
 
 template <class Rule>
-REKNIT_HOST_DEVICE void loop(const Part& part, float scale, const RuleConstants& constants,
+REKNIT_UPDATE_RULE void loop(const Part& part, float scale, const RuleConstants& constants,
                              const RuleRange& range) {
   const RuleConstants c = constants;
   const RuleRange r = range;
