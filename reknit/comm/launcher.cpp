@@ -225,7 +225,7 @@ std::optional<LaunchedProcess> read_srun(const Variables& variables) {
   }
   variables.require_all({"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"});
   const auto tasks = variables.first({"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"});
-  const auto tasks_everywhere = variables.number("SLURM_NTASKS_PER_NODE");
+  const auto tasks_everywhere = tasks ? std::nullopt : variables.number("SLURM_NTASKS_PER_NODE");
   const auto hosts =
       variables.first({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"});
   const auto job = variables.first({"SLURM_JOB_ID", "SLURM_JOBID"});

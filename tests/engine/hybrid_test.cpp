@@ -155,7 +155,9 @@ TEST(Hybrid, TheWeightsAreReadOnlyDuringGenerationHoweverTheyAreGathered) {
       RankModel rank(golden_folder("models") / "opt-125m", comm, {});
       Store& store = rank.model->store;
       Hybrid hybrid(rank.model->decoder, store, {.mode = mode});
-      Trainer trainer(store, {.lr = 1e-2, .schedule = {}, .adam = {}, .scaler = {}});
+      TrainerSettings settings;
+      settings.lr = 1e-2;
+      Trainer trainer(store, settings);
       std::vector<at::Tensor> masters;
       for (const OptimizerShard& shard : store.shards()) {
         masters.push_back(shard.master.clone());
