@@ -21,8 +21,8 @@ struct RankModel {
   RankModel(const PretrainOptions& o, const PretrainInputs& inputs, RankEnvironment& environment)
       : pool(environment.allocator) {
     const StoreSettings store = store_settings("model", o.settings, environment, true);
-    model = make_model(inputs.spec, store,
-                       StoreComms::over(environment.world, store.placement.shard_size), pool);
+    model =
+        make_model(inputs.spec, store, StoreComms::over(environment.world, store.placement), pool);
     pool.seal();
     const auto seed = static_cast<uint64_t>(o.seed);
     if (inputs.has_weights) {

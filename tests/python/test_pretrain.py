@@ -145,6 +145,21 @@ def test_another_number_of_ranks_continues_the_run_too(whole, data, tmp_path):
         assert b == pytest.approx(a, rel=2e-5, abs=1e-6)
 
 
+@pytest.mark.parametrize("shard,hierarchical", [(2, False), (4, True)])
+def test_mics_trains_as_plain_zero_does(whole, data, tmp_path, shard, hierarchical):
+    zero = {
+        "stage": 3,
+        "mics_shard_size": shard,
+        "mics_hierarchical_params_gather": hierarchical,
+        "stage3_param_persistence_threshold": 0,
+    }
+    (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": zero}))
+    where = ["--ranks", 4, "--nodes", 2, "--deepspeed_config", tmp_path / "ds.json"]
+    run(*pretrain(data, tmp_path / "run", "--train-iters", 8, *where))
+    for a, b in zip(metrics(whole[0]), metrics(tmp_path / "run"), strict=True):
+        assert b == pytest.approx(a, rel=2e-5, abs=1e-6)
+
+
 def test_four_processes_under_torchrun_train_as_threads_do(whole, data, tmp_path):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
     command = pretrain(data, tmp_path / "run", "--train-iters", 8, "--zero-stage", 3)
