@@ -1,6 +1,7 @@
 // reknit pretrain: a model and token files, the loop, the run folder.
 #include "apps/commands.h"
 #include "apps/monitor.h"
+#include "apps/planning.h"
 #include "apps/pretrain_inputs.h"
 #include "apps/pretrain_report.h"
 #include "apps/session.h"
@@ -280,11 +281,23 @@ class RankRun final : public TrainRun {
   int64_t skipped_ = 0;  ///< of the run
 };
 
+PlanRequest plan_of(const PretrainOptions& o, const PretrainInputs& inputs) {
+  PlannedModel model = planned_model("model", inputs.spec, o.settings, o.place.ranks, true);
+  model.checkpointing = checkpointing(o);
+  const BatchSizes& batch = o.settings.reading.batch;
+  return {.models = {std::move(model)},
+          .topology = {static_cast<int>(o.place.ranks), static_cast<int>(o.place.nodes)},
+          .batch = {batch.micro, o.seq_length},
+          .micro_batches = batch.accumulation,
+          .cuda = o.place.cuda};
+}
+
 }  // namespace
 
 int run_pretrain(const PretrainOptions& options) {
   const PretrainInputs inputs = read_pretrain_inputs(options);
   sample_schedule(options, total_steps(options, inputs));  // what is wrong is said at once
+  require_fits(plan_of(options, inputs), options.place);
   install_stop_signals();
   const bool leader = !options.place.launched || options.place.launched->rendezvous.rank == 0;
   RunFolder folder(leader ? options.out : "", options.overwrite);

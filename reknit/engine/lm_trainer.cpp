@@ -46,7 +46,7 @@ double LmTrainer::total_targets(std::span<const LmSequence> mine) const {
 
 void LmTrainer::lap(double& seconds) {
   if (settings_.timed) {
-    this_rank().compute.synchronize();
+    model_.store.comms().world->synchronize(this_rank().compute);
     const double end = now();
     seconds += end - lap_start_;
     lap_start_ = end;

@@ -106,7 +106,7 @@ MemoryPlan plan_memory(const PlanRequest& request) {
     plan.slots += bytes * count;
   }
   add_activations(request, plan);
-  if (request.cuda) {  // measured on H200: context and cuBLAS; NCCL's channels
+  if (request.cuda) {  // an estimate: context and cuBLAS; NCCL's channels
     plan.library = request.topology.ranks > 1 ? 1'600'000'000 : 800'000'000;
   }
   return plan;

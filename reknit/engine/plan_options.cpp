@@ -12,7 +12,7 @@ using Change = std::function<std::optional<std::string>(PlanRequest&)>;
 std::optional<std::string> recompute(PlanRequest& request) {
   bool changed = false;
   for (PlannedModel& model : request.models) {
-    if (model.store.training && model.checkpointing != Checkpointing::kFull) {
+    if (model.store.training && recomputed_share(model.spec, model.checkpointing) < 1) {
       model.checkpointing = Checkpointing::kFull;
       changed = true;
     }
@@ -167,7 +167,7 @@ std::vector<PlanOption> sweep(const PlanRequest& request, const Hardware& hardwa
           break;
         }
         option.change = str(describe(placement, request.topology.ranks), ", micro-batch ", micro,
-                            checkpointing == Checkpointing::kFull ? ", recomputing" : "");
+                            checkpointing.every > 0 ? ", recomputing" : "");
         const auto tokens =
             static_cast<double>(option.request.batch.tokens() * option.request.micro_batches);
         found.emplace_back(tokens / plan_time(option.request, hardware).train(), option);

@@ -28,7 +28,7 @@ double product_seconds(const PlannedModel& model, const PlanRequest& request,
   const ForwardWork work = forward_work(model.spec, request.batch);
   const bool half = model.store.dtype != at::kFloat;
   const double rate = (half ? hardware.half_flops : hardware.float_flops) * kProductShare;
-  const double again = model.checkpointing == Checkpointing::kFull ? work.blocks : 0;
+  const double again = work.blocks * recomputed_share(model.spec, model.checkpointing);
   double seconds = (3 * work.total() + again) / rate;
   if (attention_is_dense(model.spec, model.store.dtype, request.cuda)) {
     const auto scores = static_cast<double>(model.spec.layers * model.spec.heads) *

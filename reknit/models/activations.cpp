@@ -44,6 +44,14 @@ int64_t ends_saved(const ModelSpec& spec, const Widths& w) {
   return bytes;
 }
 
+int64_t recomputed_blocks(const ModelSpec& spec, const Checkpointing& checkpointing) {
+  int64_t count = 0;
+  for (int64_t layer = 0; layer < spec.layers; ++layer) {
+    count += checkpointing.recomputes(layer);
+  }
+  return count;
+}
+
 /// The most that a backward of one block holds beside what was saved: two wide tensors and the
 /// gradient of its result.
 int64_t block_transient(const Widths& w) {
@@ -85,14 +93,14 @@ ActivationBytes training_activations(const ModelSpec& spec, const BatchShape& ba
   const Widths w(spec, dtype);
   const int64_t tokens = batch.tokens();
   const int64_t block = block_saved(spec, w);
-  const bool recompute = checkpointing == Checkpointing::kFull;
+  const int64_t again = recomputed_blocks(spec, checkpointing);
   ActivationBytes bytes;
-  bytes.kept = tokens * (spec.layers * (recompute ? w.hidden : block) + ends_saved(spec, w));
+  bytes.kept = tokens * (again * w.hidden + (spec.layers - again) * block + ends_saved(spec, w));
   // Blocks run backwards when the head's part is gone; while the head runs, no block does.
   const int64_t head = tokens * w.embed + logits_workspace(spec, tokens, w, cuda);
   const int64_t gone = tokens * ends_saved(spec, w);
   const int64_t one_block =
-      tokens * (block_transient(w) + (recompute ? block - w.hidden : 0)) - gone;
+      tokens * (block_transient(w) + (again > 0 ? block - w.hidden : 0)) - gone;
   const bool blocks_decide = one_block > head;
   bytes.transient = blocks_decide ? one_block : tokens * w.embed;
   const int64_t attention =
@@ -113,6 +121,12 @@ ActivationBytes generation_activations(const ModelSpec& spec, const BatchShape& 
   bytes.workspace = std::max(
       attention_workspace(spec, batch, w, attention_is_dense(spec, dtype, cuda)) / 2, 2 * logits);
   return bytes;
+}
+
+double recomputed_share(const ModelSpec& spec, const Checkpointing& checkpointing) {
+  return spec.layers == 0 ? 1.0
+                          : static_cast<double>(recomputed_blocks(spec, checkpointing)) /
+                                static_cast<double>(spec.layers);
 }
 
 int64_t num_parameters(const ModelSpec& spec) {

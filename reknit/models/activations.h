@@ -35,6 +35,9 @@ ActivationBytes generation_activations(const ModelSpec& spec, const BatchShape& 
 /// Elements of all parameters.
 int64_t num_parameters(const ModelSpec& spec);
 
+/// The share of the blocks that a backward computes again.
+double recomputed_share(const ModelSpec& spec, const Checkpointing& checkpointing);
+
 /// Floating-point operations (a multiplication and an addition are two) of a forward over the
 /// batch; a backward takes twice as many, recomputed blocks the forward's once more.
 struct ForwardWork {

@@ -44,7 +44,6 @@ struct Checkpointing {
   int64_t every = 0;          ///< every n-th block, the first one too; 0: none
   int64_t below = INT64_MAX;  ///< of the first blocks only
 
-  bool operator==(const Checkpointing&) const = default;
   bool recomputes(int64_t layer) const { return every > 0 && layer % every == 0 && layer < below; }
 
   static const Checkpointing kNone;  ///< all activations are kept

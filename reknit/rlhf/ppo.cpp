@@ -458,8 +458,8 @@ void Ppo::summarise(const Sums& sums, PpoRecord& record) {
   record.critic_loss = total[kCriticLoss] / minibatches;
   record.clip_fraction = mean(kClipped, kTrained);
   record.value_clip_fraction = mean(kValueClipped, kTrained);
-  const std::vector<double> most =
-      reduce_over_ranks(world, {sums.ratio_max, static_cast<double>(record.peak_bytes)}, ReduceOp::kMax);
+  const std::vector<double> most = reduce_over_ranks(
+      world, {sums.ratio_max, static_cast<double>(record.peak_bytes)}, ReduceOp::kMax);
   record.ratio_max = most[0];
   record.peak_bytes = static_cast<int64_t>(most[1]);
   record.actor_skipped = actor_trainer_.skipped();

@@ -97,11 +97,11 @@ TEST(Plan, MemoryIsWhatStoresPoolsMomentsAndCachesThenTake) {
           PlannedGeneration{.sequences = 2, .prompt = 3, .answer = 4, .hybrid = {}};
       const MemoryPlan plan = plan_memory(request);
       on_ranks_of(c, spec, [&](Model& model, SlotPool& pool) {
-        const AdamW optimizer(model.store, {});
+        const auto optimizer = Optimizer::create(model.store, {}, 1e-3);
         const int64_t shards = model.store.shard_bytes();
         EXPECT_EQ(shards, plan.weights + plan.masters + plan.gradients) << name_of(c, name);
         EXPECT_EQ(pool.total_bytes(), plan.slots) << name_of(c, name);
-        EXPECT_EQ(optimizer.bytes(), plan.moments) << name_of(c, name);
+        EXPECT_EQ(optimizer->bytes(), plan.moments) << name_of(c, name);
         Hybrid hybrid(model.decoder, model.store, {});
         GenerateLease lease = hybrid.enter_generation();
         lease.generate({{{3, 4, 5}, 0}, {{3}, 1}}, 2, {.max_new_tokens = 4});

@@ -211,10 +211,10 @@ def test_weights_that_are_nan_end_with_exit_5(models, tmp_path):
 
 def test_overwrite_empties_only_what_a_run_has_written(models, tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
-    result = ppo(models, "--out", tmp_path, "--overwrite", "--steps", 1)
+    short = ("--steps", 1, "--max-answer-seq-len", 4)
+    result = ppo(models, "--out", tmp_path, "--overwrite", *short)
     refused(result, 2, "is no run's folder: log.txt or config.json is not in it")
     assert (tmp_path / "thesis.txt").exists()
-    short = ("--steps", 1, "--max-answer-seq-len", 4)
     for _ in range(2):
         result = ppo(models, "--out", tmp_path / "run", "--overwrite", *short)
         assert result.returncode == 0, result.stderr
@@ -284,7 +284,8 @@ def test_a_run_goes_on_with_the_prompts_and_judges_it_began_with(models, tmp_pat
 @pytest.mark.skipif(not pathlib.Path("/dev/full").is_char_device(), reason="no /dev/full")
 def test_a_disk_that_fills_during_a_run_is_exit_4(models, tmp_path):
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
-    result = ppo(models, "--out", tmp_path, "--resume", "auto", "--steps", 1)
+    short = ("--steps", 1, "--max-answer-seq-len", 4)
+    result = ppo(models, "--out", tmp_path, "--resume", "auto", *short)
     refused(result, 4, "metrics.jsonl: No space left on device")
 
 

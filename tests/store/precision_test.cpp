@@ -196,7 +196,8 @@ TEST(Precision, MixedDtypesKeepTheirDtypeAndBitsThroughAStep) {
     for (int p = 0; p < 4; ++p) {
       store.write(0, p, 0, values[p]);
     }
-    Trainer trainer(store, {.name = "mixed", .lr = 0.5, .schedule = {}, .optimizer = {}, .scaler = {}});
+    Trainer trainer(store,
+                    {.name = "mixed", .lr = 0.5, .schedule = {}, .optimizer = {}, .scaler = {}});
     {
       Gradients grads = store.gradients(0);
       EXPECT_FALSE(grads[3].defined());

@@ -90,7 +90,7 @@ class TwinRank {
     trainer_.emplace(model_->store, TrainerSettings{.name = "twin",
                                                     .lr = 2e-3,
                                                     .schedule = {},
-                                                    .adam = {},
+                                                    .optimizer = {},
                                                     .clip = 1.0,
                                                     .scaler = {.initial = 4096}});
   }
