@@ -17,6 +17,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing_support::on_ranks;
+using testing_support::rank_memory;
 
 constexpr int64_t kVocab = 61;
 constexpr int64_t kLength = 16;
@@ -82,7 +83,7 @@ struct How {
 
 /// One rank's model in training.
 struct Rank {
-  SlotPool pool{[](int64_t bytes) { return at::empty({bytes}, at::kByte); }};
+  SlotPool pool{rank_memory};
   std::unique_ptr<Model> model;
   std::unique_ptr<Pretrain> pretrain;
 
