@@ -4,6 +4,8 @@
 
 #include "reknit/comm/gloo_transport.h"
 
+#include "reknit/base/error.h"
+
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -12,6 +14,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
@@ -24,6 +27,10 @@ using namespace std::chrono_literals;
 
 /// Deadlines are the group's; libtorch's must never come first.
 constexpr std::chrono::milliseconds kNoDeadline = 24h;
+
+/// Between two looks at whether the connections were shut down under a transfer. One that has
+/// not ended a look later never will: gloo forgets a send that was queued meanwhile.
+constexpr std::chrono::milliseconds kLook = 2s;
 
 /// A connected socket; the inode tells it from a later one of the same number.
 struct Socket {
@@ -88,23 +95,38 @@ class WithoutSigpipe {
   sigset_t before_{};
 };
 
-/// Calls `start` and waits for the work that it returns. One start at a time in the process:
-/// libtorch's flight recorder, which all groups share, takes in a new group without a lock.
-template <class Start>
-void run(const Start& start) {
-  static std::mutex one_at_a_time;
-  auto work = [&] {
-    std::lock_guard lock(one_at_a_time);
-    return start();
-  }();
-  work->wait();
-}
-
 }  // namespace
 
 struct GlooTransport::State {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
   std::vector<int> sockets;  ///< descriptors of our own: libtorch closes its own at any time
+  std::atomic<bool> closed = false;
+  bool stuck = false;  ///< a call of libtorch has not ended although the sockets are shut down
+
+  /// Calls `start` and waits for the work that it returns. One start at a time in the process:
+  /// libtorch's flight recorder, which all groups share, takes in a new group without a lock.
+  template <class Start>
+  void run(const Start& start) {
+    static std::mutex one_at_a_time;
+    auto work = [&] {
+      std::lock_guard lock(one_at_a_time);
+      return start();
+    }();
+    bool was_closed = false;
+    while (!work->isCompleted()) {
+      try {
+        work->wait(kLook);
+      } catch (const std::exception&) {
+        if (work->isCompleted()) {
+          throw;
+        }
+      }
+      stuck = was_closed && !work->isCompleted();
+      require<CommError>(!stuck, "libtorch did not end a transfer over connections shut down");
+      was_closed = closed;
+    }
+    work->wait();
+  }
 };
 
 GlooTransport::GlooTransport(const JobStore& job, const std::string& path, int rank, int size,
@@ -132,6 +154,10 @@ GlooTransport::GlooTransport(const JobStore& job, const std::string& path, int r
 }
 
 GlooTransport::~GlooTransport() {
+  if (state_->stuck) {
+    // Its threads would be waited for without end: they are left asleep.
+    static_cast<void>(state_->gloo.release());
+  }
   state_->gloo.reset();
   for (const int socket : state_->sockets) {
     ::close(socket);
@@ -143,7 +169,7 @@ void GlooTransport::all_gather(const at::Tensor& full, const at::Tensor& shard) 
   at::Tensor in = bytes_of(shard);
   c10d::AllgatherOptions options;
   options.timeout = kNoDeadline;
-  run([&] { return state_->gloo->_allgather_base(out, in, options); });
+  state_->run([&] { return state_->gloo->_allgather_base(out, in, options); });
 }
 
 void GlooTransport::all_to_all(const at::Tensor& out, const at::Tensor& in) {
@@ -152,7 +178,8 @@ void GlooTransport::all_to_all(const at::Tensor& out, const at::Tensor& in) {
   std::vector<int64_t> equal;
   c10d::AllToAllOptions options;
   options.timeout = kNoDeadline;
-  run([&] { return state_->gloo->alltoall_base(out_bytes, in_bytes, equal, equal, options); });
+  state_->run(
+      [&] { return state_->gloo->alltoall_base(out_bytes, in_bytes, equal, equal, options); });
 }
 
 void GlooTransport::broadcast(const at::Tensor& tensor, int root) {
@@ -160,10 +187,11 @@ void GlooTransport::broadcast(const at::Tensor& tensor, int root) {
   c10d::BroadcastOptions options;
   options.rootRank = root;
   options.timeout = kNoDeadline;
-  run([&] { return state_->gloo->broadcast(tensors, options); });
+  state_->run([&] { return state_->gloo->broadcast(tensors, options); });
 }
 
 void GlooTransport::close() noexcept {
+  state_->closed = true;
   for (const int socket : state_->sockets) {
     shutdown(socket, SHUT_RDWR);
   }
