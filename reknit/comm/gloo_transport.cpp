@@ -4,10 +4,10 @@
 
 #include "reknit/comm/gloo_transport.h"
 
+#include "reknit/base/broken_pipe.h"
 #include "reknit/base/error.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -71,29 +71,6 @@ std::shared_ptr<::gloo::transport::Device> device_for(const std::string& host) {
 at::Tensor bytes_of(const at::Tensor& tensor) {
   return tensor.view({-1}).view(at::kByte);
 }
-
-/// In the scope, and in threads made in it, a write to a broken connection is an error of the
-/// write: SIGPIPE, which would end the process, is blocked.
-class WithoutSigpipe {
- public:
-  WithoutSigpipe() {
-    sigemptyset(&pipe_);
-    sigaddset(&pipe_, SIGPIPE);
-    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
-  }
-  ~WithoutSigpipe() {
-    if (sigismember(&before_, SIGPIPE) == 0) {
-      const timespec at_once{};
-      sigtimedwait(&pipe_, nullptr, &at_once);  // takes one that came meanwhile
-      pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-    }
-  }
-  WithoutSigpipe(const WithoutSigpipe&) = delete;
-
- private:
-  sigset_t pipe_{};
-  sigset_t before_{};
-};
 
 }  // namespace
 

@@ -1,4 +1,5 @@
 // A program as reward: a child process, lines of JSON through two pipes.
+#include "reknit/base/broken_pipe.h"
 #include "reknit/base/error.h"
 #include "reknit/rlhf/reward.h"
 
@@ -45,27 +46,6 @@ class Descriptor {
 
  private:
   int fd_;
-};
-
-/// While it lives, this thread's writes to a closed pipe fail and raise no signal.
-class NoBrokenPipeSignal {
- public:
-  NoBrokenPipeSignal() {
-    sigemptyset(&pipe_);
-    sigaddset(&pipe_, SIGPIPE);
-    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
-  }
-  ~NoBrokenPipeSignal() {
-    const timespec now{};
-    while (sigtimedwait(&pipe_, nullptr, &now) > 0) {
-    }
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  NoBrokenPipeSignal(const NoBrokenPipeSignal&) = delete;
-
- private:
-  sigset_t pipe_;
-  sigset_t before_;
 };
 
 std::string request_line(const JudgedAnswer& answer, size_t index, size_t count) {
@@ -184,7 +164,7 @@ std::vector<double> ProgramReward::score(std::span<const JudgedAnswer> answers) 
   for (size_t i = 0; i < answers.size(); ++i) {
     request += request_line(answers[i], i, answers.size());
   }
-  const NoBrokenPipeSignal quiet;
+  const WithoutSigpipe quiet;
   require_nothing_more();
   std::string_view unsent = request;
   std::vector<double> scores;
