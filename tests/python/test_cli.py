@@ -5,22 +5,17 @@ Runs the built command: REKNIT_BIN, or build/cpu/bin/reknit.
 
 import functools
 import json
-import os
-import pathlib
 import re
 import subprocess
 
 import pytest
+from command import BINARY, needs_binary, unlaunched
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BINARY = pathlib.Path(os.environ.get("REKNIT_BIN", ROOT / "build" / "cpu" / "bin" / "reknit"))
-LAUNCHERS = re.compile(r"^(RANK|LOCAL_|WORLD_SIZE|MASTER_|OMPI_|PMI_|SLURM_|TORCHELASTIC_)")
-
-pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"{BINARY} is not built")
+pytestmark = needs_binary
 
 
 def reknit(*args, env=None):
-    clean = {key: value for key, value in os.environ.items() if not LAUNCHERS.match(key)}
+    clean = unlaunched()
     return subprocess.run(
         [str(BINARY), *map(str, args)],
         capture_output=True,

@@ -6,7 +6,6 @@ Runs the built command: REKNIT_BIN, or build/cpu/bin/reknit.
 import json
 import os
 import pathlib
-import re
 import shutil
 import socket
 import stat
@@ -14,10 +13,8 @@ import subprocess
 import time
 
 import pytest
+from command import BINARY, needs_binary, unlaunched
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BINARY = pathlib.Path(os.environ.get("REKNIT_BIN", ROOT / "build" / "cpu" / "bin" / "reknit"))
-LAUNCHERS = re.compile(r"^(RANK|LOCAL_|WORLD_SIZE|MASTER_|OMPI_|PMI_|SLURM_|TORCHELASTIC_)")
 CONFIG = {
     "model_type": "opt",
     "vocab_size": 50,
@@ -31,11 +28,11 @@ CONFIG = {
     "pad_token_id": 1,
 }
 
-pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"{BINARY} is not built")
+pytestmark = needs_binary
 
 
 def reknit(*args, env=None, stdout=subprocess.PIPE):
-    clean = {key: value for key, value in os.environ.items() if not LAUNCHERS.match(key)}
+    clean = unlaunched()
     return subprocess.run(
         [str(BINARY), *map(str, args)],
         stdout=stdout,
@@ -221,7 +218,7 @@ def test_overwrite_empties_only_what_a_run_has_written(models, tmp_path):
 
 
 def test_a_reader_that_goes_away_is_no_error(models):
-    environment = {key: value for key, value in os.environ.items() if not LAUNCHERS.match(key)}
+    environment = unlaunched()
     command = ["score", "--model", models / "actor", "--input", models / "prompts.jsonl"]
     read, write = os.pipe()
     os.close(read)
@@ -333,7 +330,7 @@ def test_of_several_processes_the_first_one_streams(writer):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    environment = {key: value for key, value in os.environ.items() if not LAUNCHERS.match(key)}
+    environment = unlaunched()
     environment |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
     environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     ranks = [

@@ -5,19 +5,15 @@ Runs the built command: REKNIT_BIN, or build/cpu/bin/reknit.
 
 import gzip
 import json
-import os
-import pathlib
 import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from command import BINARY, ROOT, needs_binary
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BINARY = pathlib.Path(os.environ.get("REKNIT_BIN", ROOT / "build" / "cpu" / "bin" / "reknit"))
-
-pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"{BINARY} is not built")
+pytestmark = needs_binary
 
 
 def reknit(*args):

@@ -4,8 +4,6 @@ Runs the built command: REKNIT_BIN, or build/cpu/bin/reknit.
 """
 
 import json
-import os
-import pathlib
 import re
 import signal
 import socket
@@ -14,14 +12,12 @@ import sys
 import time
 
 import pytest
+from command import BINARY, needs_binary, unlaunched
 from safetensors.numpy import load_file
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BINARY = pathlib.Path(os.environ.get("REKNIT_BIN", ROOT / "build" / "cpu" / "bin" / "reknit"))
-LAUNCHERS = re.compile(r"^(RANK|LOCAL_|WORLD_SIZE|MASTER_|OMPI_|PMI_|SLURM_|TORCHELASTIC_)")
 RANKS = 3
 
-pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"{BINARY} is not built")
+pytestmark = needs_binary
 
 # OPT-350m's shape: a width of its own for the embeddings, norms after the sum.
 CONFIG = {
@@ -49,7 +45,7 @@ TIMES = re.compile(r"_s$|^seconds$")
 
 
 def clean_environment(**more):
-    kept = {key: value for key, value in os.environ.items() if not LAUNCHERS.match(key)}
+    kept = unlaunched()
     return kept | {"OMP_NUM_THREADS": "1"} | more
 
 

@@ -1,16 +1,12 @@
 """reknit plan: what it prints, its exit codes, and that a run takes what it says."""
 
 import json
-import os
-import pathlib
 import subprocess
 
 import pytest
+from command import BINARY, needs_binary
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BINARY = pathlib.Path(os.environ.get("REKNIT_BIN", ROOT / "build" / "cpu" / "bin" / "reknit"))
-
-pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"{BINARY} is not built")
+pytestmark = needs_binary
 
 OPT = {
     "model_type": "opt",

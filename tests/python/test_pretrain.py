@@ -4,21 +4,17 @@ Runs the built command: REKNIT_BIN, or build/cpu/bin/reknit.
 """
 
 import json
-import os
-import pathlib
 import re
 import struct
 import subprocess
 import sys
 
 import pytest
+from command import BINARY, ROOT, needs_binary, unlaunched
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BINARY = pathlib.Path(os.environ.get("REKNIT_BIN", ROOT / "build" / "cpu" / "bin" / "reknit"))
-LAUNCHERS = re.compile(r"^(RANK|LOCAL_|WORLD_SIZE|MASTER_|OMPI_|PMI_|SLURM_|TORCHELASTIC_)")
 TIMES = {"seconds", "tokens_per_s", "tflops", "peak_bytes", "comm"}
 
-pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"{BINARY} is not built")
+pytestmark = needs_binary
 
 SHAPE = (
     "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --vocab-size 257 "
@@ -31,7 +27,7 @@ TRAIN = (
 
 
 def run(*command, code=0):
-    clean = {key: value for key, value in os.environ.items() if not LAUNCHERS.match(key)}
+    clean = unlaunched()
     result = subprocess.run(
         [str(part) for part in command],
         capture_output=True,

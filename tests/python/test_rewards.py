@@ -4,8 +4,6 @@ Runs the built command: REKNIT_BIN, or build/cpu/bin/reknit.
 """
 
 import json
-import os
-import pathlib
 import re
 import struct
 import subprocess
@@ -13,10 +11,8 @@ import sys
 import time
 
 import pytest
+from command import BINARY, needs_binary, unlaunched
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BINARY = pathlib.Path(os.environ.get("REKNIT_BIN", ROOT / "build" / "cpu" / "bin" / "reknit"))
-LAUNCHERS = re.compile(r"^(RANK|LOCAL_|WORLD_SIZE|MASTER_|OMPI_|PMI_|SLURM_|TORCHELASTIC_)")
 SPECIAL = ["<s>", "<pad>", "</s>"]
 LETTERS = [chr(code) for code in range(32, 126)]
 CONFIG = {
@@ -61,11 +57,11 @@ TOKENIZER = {
     },
 }
 
-pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"{BINARY} is not built")
+pytestmark = needs_binary
 
 
 def reknit(*args, env=None):
-    clean = {key: value for key, value in os.environ.items() if not LAUNCHERS.match(key)}
+    clean = unlaunched()
     return subprocess.run(
         [str(BINARY), *map(str, args)],
         capture_output=True,
