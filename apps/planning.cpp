@@ -3,6 +3,7 @@
 #include "apps/device_memory.h"
 #include "apps/session.h"
 #include "reknit/base/log.h"
+#include "reknit/optim/configured.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -33,7 +34,8 @@ PlannedModel planned_model(const std::string& name, const ModelSpec& spec,
   return {.spec = spec,
           .store = planned_store(name, settings, static_cast<int>(ranks), training),
           .checkpointing =
-              settings.gradient_checkpointing ? Checkpointing::kFull : Checkpointing::kNone};
+              settings.gradient_checkpointing ? Checkpointing::kFull : Checkpointing::kNone,
+          .optimizer = optimizer_settings(settings.reading.config.optimizer)};
 }
 
 std::vector<PlannedModel> planned_ppo(const ModelSpec& actor, const ModelSpec& critic,

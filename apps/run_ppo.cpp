@@ -301,7 +301,7 @@ PlanRequest plan_of(const PpoOptions& o, const PpoInputs& inputs) {
   std::vector<PlannedModel> models =
       planned_ppo(model_spec(inputs.actor, false), model_spec(inputs.critic, true), o.actor,
                   o.critic, o.place.ranks);
-  models.front().moments += o.enable_ema ? 1 : 0;
+  models.front().averaged = o.enable_ema;
   return {.models = std::move(models),
           .topology = {static_cast<int>(o.place.ranks), static_cast<int>(o.place.nodes)},
           .batch = {o.training_batch, longest + o.max_answer_len},

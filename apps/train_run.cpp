@@ -95,6 +95,9 @@ void TrainRun::resume() {
                                               ? find_newest_run(world_, searched)
                                               : std::optional<std::string>(options_.resume);
   if (!path) {
+    if (leader()) {
+      folder_.resume_after(0);  // what ended before its first checkpoint
+    }
     log_once("there is no checkpoint in ", searched, ": a fresh start");
     return;
   }

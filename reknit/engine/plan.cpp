@@ -10,13 +10,13 @@ namespace {
 
 /// The groups of a model as its store lays them out.
 struct PlannedStore {
+  std::vector<GroupSpec> groups;
   std::vector<GroupLayout> layouts;
   std::vector<GroupSizes> sizes;
   std::vector<bool> kept;
 
-  explicit PlannedStore(const PlannedModel& model) {
+  explicit PlannedStore(const PlannedModel& model) : groups(model_groups(model.spec)) {
     const StoreSettings& settings = model.store;
-    std::vector<GroupSpec> groups = model_groups(model.spec);
     for (GroupSpec& group : groups) {
       for (ParamSpec& param : group.params) {
         param.trainable = param.trainable && settings.training;
@@ -30,6 +30,32 @@ struct PlannedStore {
   }
 };
 
+/// Elements of states on the rank that has most of them. What every parameter has lies beside
+/// the whole shard; the rest, packed, by parameter.
+int64_t state_numel(const PlannedModel& model, const PlannedStore& store) {
+  const int common = common_states(model.optimizer);
+  const int shards = model.store.placement.optimizer_shards();
+  int64_t whole = 0;
+  std::vector<int64_t> packed(shards, 0);
+  for (size_t g = 0; g < store.layouts.size(); ++g) {
+    const GroupLayout& layout = store.layouts[g];
+    for (size_t i = 0; i < layout.segments.size(); ++i) {
+      const int64_t length = store.sizes[g].segments[i].optimizer_numel;
+      whole += length * common;
+      for (const int p : layout.segments[i].params) {
+        const int more = states_of(model.optimizer, store.groups[g].params[p]) - common;
+        const ParamPlace& place = layout.places[p];
+        const Extent held{place.offset, place.offset + place.numel};
+        for (int64_t r = length == 0 ? shards : held.begin / length;
+             more > 0 && r < shards && r * length < held.end; ++r) {
+          packed[r] += more * intersect(held, {r * length, (r + 1) * length}).size();
+        }
+      }
+    }
+  }
+  return whole + *std::max_element(packed.begin(), packed.end());
+}
+
 void add_shards(const PlannedModel& model, const PlannedStore& store, MemoryPlan& plan) {
   for (size_t g = 0; g < store.layouts.size(); ++g) {
     for (size_t i = 0; i < store.sizes[g].segments.size(); ++i) {
@@ -39,9 +65,10 @@ void add_shards(const PlannedModel& model, const PlannedStore& store, MemoryPlan
                       static_cast<int64_t>(c10::elementSize(dtype));
       plan.masters += sizes.own_master ? sizes.optimizer_numel * 4 : 0;
       plan.gradients += sizes.gradient_numel * 4;
-      plan.moments += sizes.optimizer_numel * 4 * model.moments;
+      plan.moments += model.averaged ? sizes.optimizer_numel * 4 : 0;
     }
   }
+  plan.moments += 4 * state_numel(model, store);
 }
 
 void add_generation(const PlanRequest& request, const PlannedStore& store, MemoryPlan& plan) {

@@ -5,6 +5,7 @@
 
 #include "reknit/engine/hybrid.h"
 #include "reknit/models/activations.h"
+#include "reknit/optim/optimizer.h"
 #include "reknit/store/store.h"
 #include "reknit/store/traffic.h"
 
@@ -19,7 +20,8 @@ struct PlannedModel {
   ModelSpec spec;
   StoreSettings store;
   Checkpointing checkpointing = Checkpointing::kNone;
-  int moments = 2;  ///< fp32 numbers per element beside the master: optimizer, moving average
+  OptimizerSettings optimizer = {};
+  bool averaged = false;  ///< a moving average follows the masters
 };
 
 /// A generation phase of the first model.
@@ -44,9 +46,9 @@ struct MemoryPlan {
   int64_t weights = 0;    ///< shards, and whole where a placement replicates them
   int64_t masters = 0;    ///< fp32
   int64_t gradients = 0;  ///< fp32 shards
-  int64_t moments = 0;
-  int64_t slots = 0;   ///< gathered weights and full gradients; reductions run in place there
-  int64_t pinned = 0;  ///< all weights, while generating
+  int64_t moments = 0;    ///< the optimizer's states, and a moving average
+  int64_t slots = 0;      ///< gathered weights and full gradients; reductions run in place there
+  int64_t pinned = 0;     ///< all weights, while generating
   int64_t kv_cache = 0;
   int64_t activations = 0;
   int64_t workspaces = 0;  ///< of attention and logits

@@ -34,4 +34,7 @@ class FlatStates : public Optimizer {
 std::unique_ptr<Optimizer> make_lamb(Store& store, const OptimizerSettings& settings, double lr);
 std::unique_ptr<Optimizer> make_muon(Store& store, const OptimizerSettings& settings, double lr);
 
+/// Muon's own parameters: the matrices that are neither embedding nor output table.
+bool is_muon(const ParamSpec& param);
+
 }  // namespace reknit

@@ -15,11 +15,6 @@ constexpr const char* kMomentum = "momentum_buffer";
 constexpr const char* kExpAvg = "exp_avg";
 constexpr const char* kExpAvgSq = "exp_avg_sq";
 
-bool is_muon(const ParamSpec& param) {
-  return param.shape.size() == 2 && param.name.find("embed") == std::string::npos &&
-         param.name.find("lm_head") == std::string::npos;
-}
-
 /// How much longer than orthogonal the step of a matrix is.
 double length_of(const ParamSpec& param, const MuonSettings& settings) {
   const auto rows = static_cast<double>(param.shape[0]);
@@ -146,6 +141,11 @@ class Muon final : public Optimizer {
 };
 
 }  // namespace
+
+bool is_muon(const ParamSpec& param) {
+  return param.shape.size() == 2 && param.name.find("embed") == std::string::npos &&
+         param.name.find("lm_head") == std::string::npos;
+}
 
 std::unique_ptr<Optimizer> make_muon(Store& store, const OptimizerSettings& settings, double lr) {
   return std::make_unique<Muon>(store, settings, lr, std::get<MuonSettings>(settings.kind));

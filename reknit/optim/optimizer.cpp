@@ -108,7 +108,29 @@ struct Maker {
   auto operator()(const MuonSettings&) const { return make_muon(store, settings, lr); }
 };
 
+struct CommonStates {
+  template <class Kind>
+  int count(const Kind& kind) const {
+    return static_cast<int>(kind.states().size());
+  }
+  int operator()(const AdamSettings& s) const { return count(Adam{s}); }
+  int operator()(const AdagradSettings& s) const { return count(Adagrad{s}); }
+  int operator()(const LionSettings& s) const { return count(Lion{s}); }
+  int operator()(const SgdSettings& s) const { return count(Sgd{s}); }
+  int operator()(const LambSettings&) const { return 2; }
+  int operator()(const MuonSettings&) const { return 1; }
+};
+
 }  // namespace
+
+int common_states(const OptimizerSettings& settings) {
+  return std::visit(CommonStates{}, settings.kind);
+}
+
+int states_of(const OptimizerSettings& settings, const ParamSpec& param) {
+  const bool adam_of_muon = std::holds_alternative<MuonSettings>(settings.kind) && !is_muon(param);
+  return common_states(settings) + (adam_of_muon ? 1 : 0);
+}
 
 std::unique_ptr<Optimizer> Optimizer::create(Store& store, const OptimizerSettings& settings,
                                              double lr) {

@@ -80,6 +80,11 @@ struct OptimizerSettings {
   bool decay_all = false;        ///< true: norms and biases decay as well
 };
 
+/// How many numbers an optimizer keeps for each element of a trained parameter, in fp32.
+int states_of(const OptimizerSettings& settings, const ParamSpec& param);
+/// The least of that over all parameters.
+int common_states(const OptimizerSettings& settings);
+
 /// What a schedule says of one update.
 struct UpdateRates {
   std::vector<double> lr;       ///< for each of Optimizer::base_rates

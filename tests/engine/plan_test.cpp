@@ -1,6 +1,8 @@
 // What a plan says against what stores, pools and caches then take, and against what
 // communicators then count.
 #include "reknit/engine/plan.h"
+
+#include "reknit/engine/runtime.h"
 #include "tests/support/ppo_world.h"
 
 #include <gtest/gtest.h>
@@ -112,6 +114,28 @@ TEST(Plan, MemoryIsWhatStoresPoolsMomentsAndCachesThenTake) {
         EXPECT_EQ(hybrid.cache_bytes(), plan.kv_cache) << name_of(c, name);
       });
     }
+  }
+}
+
+TEST(Plan, MomentsAreThoseOfTheOptimizer) {
+  const std::vector<OptimizerSettings> kinds = {{AdagradSettings{}},
+                                                {LambSettings{}},
+                                                {LionSettings{}},
+                                                {SgdSettings{}},
+                                                {SgdSettings{.momentum = 0.9}},
+                                                {MuonSettings{}}};
+  const ModelSpec spec = golden_spec("opt-350m");
+  for (const Case& c : cases()) {
+    on_ranks_of(c, spec, [&](Model& model, SlotPool&) {
+      for (const OptimizerSettings& kind : kinds) {
+        PlannedModel trained = planned(spec, c, true);
+        trained.optimizer = kind;
+        const auto optimizer = Optimizer::create(model.store, kind, 1e-3);
+        EXPECT_EQ(largest(*model.store.comms().world, optimizer->bytes()),
+                  plan_memory(request_of(c, {trained})).moments)
+            << name_of(c, optimizer->name());
+      }
+    });
   }
 }
 

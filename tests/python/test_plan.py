@@ -83,6 +83,18 @@ def test_the_reports_192_ranks_and_mics_beside_zero_3(config):
     assert sum(whole["memory"].values()) == whole["total_bytes"]
 
 
+def test_an_optimizer_with_fewer_moments_takes_less(config):
+    model = config(OPT, "config.json")
+
+    def moments(kind):
+        _, out = plan_json("--model", model, "--set", f"optimizer.type={kind}", "--ranks", 8)
+        return out["memory"]["moments"]
+
+    assert moments("Lion") * 2 == moments("AdamW")
+    assert moments("SGD") == 0
+    assert moments("Lion") < moments("Muon") < moments("AdamW")
+
+
 def test_a_sweep_lists_settings_that_fit(config):
     model = config(OPT, "config.json")
     _, out = plan_json("--model", model, "--ranks", 8, "--gpu", "a100-80g", "--sweep")

@@ -130,6 +130,13 @@ def test_a_resumed_run_has_the_numbers_of_one_that_was_not_interrupted(whole, da
     assert model == (whole[0] / "model" / "model.safetensors").read_bytes()
 
 
+def test_a_fresh_start_forgets_the_lines_of_a_run_that_saved_nothing(data, tmp_path):
+    out = tmp_path / "run"
+    run(*pretrain(data, out, "--train-iters", 4))
+    run(*pretrain(data, out, "--train-iters", 4, "--resume", "auto"))
+    assert [line["step"] for line in metrics(out)] == [1, 2, 3, 4]
+
+
 def test_another_number_of_ranks_continues_the_run_too(whole, data, tmp_path):
     out = tmp_path / "run"
     run(*pretrain(data, out, "--train-iters", 8, "--ranks", 3, "--save-interval", 3,
