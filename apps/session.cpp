@@ -41,6 +41,7 @@ RankPlan rank_plan(const RunOptions& options) {
   }
   plan.timeout = std::chrono::seconds(options.timeout_s);
   plan.report = report_error;
+  plan.deterministic = options.deterministic;
   plan.nodes = static_cast<int>(options.place.nodes);
   return plan;
 }

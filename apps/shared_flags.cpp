@@ -61,7 +61,7 @@ void add_run_flags(CLI::App& app, RunOptions& o) {
       ->group(running);
   add_seed_flag(app, o.seed);
   app.add_flag("--deterministic", o.deterministic,
-               "Has no effect: sums have a fixed order in any case")
+               "The same bits again on GPUs too; costs some speed there")
       ->group(running);
   app.add_option("--timeout", o.timeout_s, "Seconds a collective may take")
       ->check(at_least(1))

@@ -2,8 +2,8 @@
 
 #include "reknit/base/error.h"
 #include "reknit/base/error_text.h"
+#include "reknit/base/gpu_arithmetic.h"
 
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
@@ -17,19 +17,6 @@ namespace reknit {
 namespace {
 
 thread_local RankContext current_rank;
-
-/// What torch keeps for the whole process (docs/decisions.md, "Arithmetic on GPUs").
-void choose_gpu_arithmetic() {
-  static const bool chosen = [] {
-    at::Context& context = at::globalContext();
-    context.setDeterministicAlgorithms(true, /*warn_only=*/true);
-    context.setDeterministicFillUninitializedMemory(false);
-    context.setAllowFP16ReductionCuBLAS(false);
-    context.setAllowBF16ReductionCuBLAS(false);
-    return true;
-  }();
-  static_cast<void>(chosen);
-}
 
 }  // namespace
 
@@ -49,7 +36,7 @@ RankScope::RankScope(int rank, int world, c10::Device device)
     : saved_(std::make_unique<Saved>(current_rank, c10::GradMode::is_enabled())) {
   if (!device.is_cpu()) {
     saved_->device.reset_device(device);
-    choose_gpu_arithmetic();
+    keep_partial_sums_wide();
   }
   c10::GradMode::set_enabled(false);
   at::set_num_threads(1);

@@ -1,6 +1,7 @@
 #include "reknit/engine/runtime.h"
 
 #include "reknit/base/error_text.h"
+#include "reknit/base/gpu_arithmetic.h"
 #include "reknit/base/rank.h"
 #include "reknit/comm/job_store.h"
 #include "reknit/comm/nccl.h"
@@ -66,6 +67,7 @@ bool one_gpu_each(const std::vector<c10::Device>& devices) {
 }  // namespace
 
 void run_on_ranks(const RankPlan& plan, const std::function<void(RankEnvironment&)>& body) {
+  fix_order_of_gpu_sums(plan.deterministic);
   if (plan.rendezvous) {
     run_launched(plan, body);
     return;

@@ -21,7 +21,8 @@ struct RankPlan {
   std::vector<c10::Device> devices;      ///< one per rank of this process
   std::optional<Rendezvous> rendezvous;  ///< of a launched process; then one device
   std::chrono::milliseconds timeout{600'000};
-  int nodes = 1;  ///< that all ranks are spread over, in consecutive runs
+  bool deterministic = false;  ///< on GPUs too: fix_order_of_gpu_sums
+  int nodes = 1;               ///< that all ranks are spread over, in consecutive runs
   /// Tells the user of an error and returns the exit code. If given, run_on_ranks has one of
   /// the launched processes call it and then throws SaidError in all of them.
   std::function<int(const std::exception&)> report;

@@ -51,7 +51,8 @@ struct AttentionOut {
 /// CUDA it takes the path that holds them in memory.
 AttentionOut attention(const at::Tensor& qkv, const HeadLayout& heads, const Packing& packing,
                        double scale, const at::Tensor& slopes, const Dropout& dropout = {});
-/// -> d_qkv, laid out as qkv. Deterministic, on a GPU in a process with a RankScope there.
+/// -> d_qkv, laid out as qkv. On a GPU in 16 bits the order of its sums is free unless
+/// fix_order_of_gpu_sums(true).
 at::Tensor attention_backward(const at::Tensor& d_out, const at::Tensor& qkv,
                               const AttentionOut& saved, const HeadLayout& heads,
                               const Packing& packing, double scale, const at::Tensor& slopes,

@@ -146,8 +146,10 @@ at::Tensor Decoder::blocks_forward(ParamSource& params, const TokenBatch& batch,
   const at::Tensor slopes = slopes_->on(x.device());
   for (int64_t layer = 0; layer < spec_.layers; ++layer) {
     BlockSaved* keep = nullptr;
+    BlockSaved dropped;  // computed as it will be again: inference may round elsewhere
     if (saved && saved->checkpointing.recomputes(layer)) {
       saved->block_inputs[layer] = x;
+      keep = &dropped;
     } else if (saved) {
       keep = &saved->blocks[layer];
     }

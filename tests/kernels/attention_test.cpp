@@ -1,6 +1,7 @@
 // Packed attention and decode attention against double precision, one token at a time.
 #include "reknit/kernels/attention.h"
 
+#include "reknit/base/gpu_arithmetic.h"
 #include "tests/kernels/cases.h"
 
 #include <cmath>
@@ -104,6 +105,21 @@ TEST_P(Attention, BackwardMatchesCentralDifferences) {
     };
     expect_close(actual, central_differences(f, qkv, d_out), bound());
   }
+}
+
+TEST_P(Attention, BackwardOfManyBlocksRepeatsItsBitsInAFixedOrder) {
+  fix_order_of_gpu_sums(true);
+  const HeadLayout heads{4, 4, 64, false};
+  const Packing packing = Packing::of({700, 500}, GetParam().device);
+  const at::Tensor qkv = normal({1200, row_width(heads)});
+  const at::Tensor d_out = normal({1200, 256});
+  const AttentionOut saved = attention(qkv, heads, packing, 0.125, {});
+  const at::Tensor first = attention_backward(d_out, qkv, saved, heads, packing, 0.125, {});
+  for (int again = 0; again < 5; ++again) {
+    EXPECT_TRUE(
+        at::equal(first, attention_backward(d_out, qkv, saved, heads, packing, 0.125, {})));
+  }
+  fix_order_of_gpu_sums(false);
 }
 
 TEST_P(Attention, LongSequencesHaveTheGradientOfTheirRowBlocksTogether) {
