@@ -116,8 +116,7 @@ TEST_P(Attention, BackwardOfManyBlocksRepeatsItsBitsInAFixedOrder) {
   const AttentionOut saved = attention(qkv, heads, packing, 0.125, {});
   const at::Tensor first = attention_backward(d_out, qkv, saved, heads, packing, 0.125, {});
   for (int again = 0; again < 5; ++again) {
-    EXPECT_TRUE(
-        at::equal(first, attention_backward(d_out, qkv, saved, heads, packing, 0.125, {})));
+    EXPECT_TRUE(at::equal(first, attention_backward(d_out, qkv, saved, heads, packing, 0.125, {})));
   }
   fix_order_of_gpu_sums(false);
 }
