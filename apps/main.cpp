@@ -12,6 +12,7 @@
 #include "apps/ppo_flags.h"
 #include "apps/pretrain_flags.h"
 #include "apps/report_error.h"
+#include "apps/report_flags.h"
 #include "apps/score_flags.h"
 
 #include <CLI/App.hpp>
@@ -41,6 +42,8 @@ int main(int argc, char** argv) {
        [](CLI::App& app) { return reknit::add_check(app, reknit::run_check); }},
       {"plan", "What a run will take: memory, bytes moved, seconds; and what fits",
        [](CLI::App& app) { return reknit::add_plan(app, reknit::run_plan); }},
+      {"report", "A run folder as a page of plots; several runs beside each other",
+       [](CLI::App& app) { return reknit::add_report(app, reknit::run_report); }},
       {"init", "A Hugging Face folder with random weights",
        [](CLI::App& app) { return reknit::add_init(app, reknit::run_init); }},
       {"env", "Versions, devices, launcher; what is built in and what is missing",

@@ -74,6 +74,7 @@ MODEL = ("learning-rate", "weight-decay", "zero-stage", "config", "gradient-chec
 SURFACE = {
     "check": {"--config": None, "--set": None, "--ranks": "1", "--nodes": "1"},
     "env": {},
+    "report": {"--out": None, "--plot": None, "--names": None},
     "plan": {
         "--model": None,
         "--critic": None,
