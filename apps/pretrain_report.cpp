@@ -59,6 +59,7 @@ void PretrainPrinter::add(const PretrainRecord& record) {
   last_ = record;
   ++steps_;
   loss_ += record.lm.loss;
+  nan_steps_ += std::isnan(record.lm.loss) || std::isnan(record.lm.update.grad_norm) ? 1 : 0;
   seconds_ += record.seconds;
   sequences_ += record.global_batch;
   times_.forward_s += record.lm.times.forward_s;
@@ -82,7 +83,7 @@ std::string PretrainPrinter::lines(int64_t skipped) {
   text += format(" grad norm: %.3f |", last_.lm.update.grad_norm);
   text += format(" actual seqlen: %5lld |", whole(facts_.seq_length));
   text += format(" number of skipped iterations: %3lld |", whole(skipped));
-  text += " number of nan iterations:   0 |";
+  text += format(" number of nan iterations: %3lld |", whole(nan_steps_));
   const auto sequences = static_cast<double>(sequences_);
   text += format(" samples per second: %.3f |", sequences / seconds);
   text += format(" tokens per gpu per second (tgs): %.3f |",

@@ -42,6 +42,7 @@ class PretrainPrinter {
   double seconds_ = 0;
   double loss_ = 0;
   int64_t steps_ = 0;
+  int64_t nan_steps_ = 0;  ///< whose loss or gradient was NaN
   int64_t sequences_ = 0;
 };
 

@@ -67,8 +67,7 @@ std::string run_rank(const Job& job, RankEnvironment& environment) {
   pool.seal();
   load_model(*model, job.folder, ValueHead::kNone, 0);
   const auto count = static_cast<int64_t>(job.prompts.size());
-  const int64_t begin = part_begin(count, world.rank(), world.size());
-  const int64_t end = part_begin(count, world.rank() + 1, world.size());
+  const auto [begin, end] = rank_part(count, world.rank(), world.size());
   std::vector<GenerationRequest> requests;
   for (int64_t i = begin; i < end; ++i) {
     requests.push_back({job.prompts[i], static_cast<uint64_t>(i)});

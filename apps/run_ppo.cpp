@@ -91,9 +91,6 @@ PpoSettings ppo_settings(const PpoOptions& o, const PpoInputs& inputs, int64_t s
   }
   settings.align_overflow = o.align_overflow;
   settings.hybrid = hybrid_settings(o.actor);
-  if (o.unpin_actor_parameters) {
-    settings.hybrid.mode = GatherMode::kLayerwise;
-  }
   settings.actor_checkpointing = checkpointing(o.actor);
   settings.critic_checkpointing = checkpointing(o.critic);
   settings.actor = trainer_settings("actor", o.actor, schedule(o, inputs, o.actor, steps));
@@ -296,8 +293,6 @@ PlanRequest plan_of(const PpoOptions& o, const PpoInputs& inputs) {
   for (const auto& prompt : inputs.prompts) {
     longest = std::max(longest, static_cast<int64_t>(prompt.size()));
   }
-  HybridSettings hybrid = hybrid_settings(o.actor);
-  hybrid.mode = o.unpin_actor_parameters ? GatherMode::kLayerwise : hybrid.mode;
   std::vector<PlannedModel> models =
       planned_ppo(model_spec(inputs.actor, false), model_spec(inputs.critic, true), o.actor,
                   o.critic, o.place.ranks);
@@ -308,7 +303,7 @@ PlanRequest plan_of(const PpoOptions& o, const PpoInputs& inputs) {
           .generation = PlannedGeneration{.sequences = o.generation_batch,
                                           .prompt = longest,
                                           .answer = o.max_answer_len,
-                                          .hybrid = hybrid},
+                                          .hybrid = hybrid_settings(o.actor)},
           .cuda = o.place.cuda};
 }
 

@@ -107,8 +107,7 @@ std::string run_rank(const ScoreOptions& options, const HfFolder& folder,
   load_model(*model, folder, ValueHead::kRequired, 0);
   const auto count = static_cast<int64_t>(inputs.size());
   const int64_t batch = options.batch.value_or(kDefaultBatch);
-  const int64_t begin = part_begin(count, world.rank(), world.size());
-  const int64_t end = part_begin(count, world.rank() + 1, world.size());
+  const auto [begin, end] = rank_part(count, world.rank(), world.size());
   const int64_t forwards = largest(world, (end - begin + batch - 1) / batch);
   std::string mine;
   for (int64_t i = 0; i < forwards; ++i) {

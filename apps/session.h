@@ -19,7 +19,7 @@ RankPlan rank_plan(const RunOptions& options);
 
 StoreSettings store_settings(const std::string& name, const ModelSettings& settings,
                              const RankEnvironment& environment, bool training);
-/// `betas` apply unless the config gives its own; the schedule spans `total` updates.
+/// Rate, optimizer, clipping and loss scale are the config's, `schedule` is used as it is.
 TrainerSettings trainer_settings(const std::string& name, const ModelSettings& settings,
                                  const Schedule& schedule);
 /// The config's scheduler; kConstant without one.

@@ -39,7 +39,7 @@ void set_log_file(const std::string& path) {
     return;
   }
   file = std::fopen(path.c_str(), "a");
-  require<InputError>(file != nullptr, "cannot write the log file ", path);
+  require<UsageError>(file != nullptr, "cannot write the log file ", path);
 }
 
 void log_line(LogLevel level, const std::string& text) {

@@ -31,7 +31,7 @@ struct Manifest {
   std::map<std::string, FileRecord> files;
 };
 
-/// Writes complete.json into `folder`. Throws InputError.
+/// Writes complete.json into `folder`. Throws UsageError or WriteError, see write_file.
 void write_manifest(const std::string& folder, const Manifest& manifest);
 /// Throws InputError if complete.json is missing or damaged.
 Manifest read_manifest(const std::string& folder);

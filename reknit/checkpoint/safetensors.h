@@ -56,11 +56,11 @@ class SafetensorsWriter {
                     const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 
   /// Writes one tensor, of any device and strides. Throws StateError if it was
-  /// not announced with this dtype and shape or comes twice, InputError if the
+  /// not announced with this dtype and shape or comes twice, WriteError if the
   /// disk is full or fails.
   void write(const std::string& name, const at::Tensor& tensor);
 
-  /// Throws StateError if a tensor is missing, InputError if the disk fails.
+  /// Throws StateError if a tensor is missing, WriteError if the disk fails.
   void commit();
 
  private:

@@ -146,7 +146,7 @@ std::vector<KeySpec> hybrid() {
        {},
        1},
       {"hybrid_engine.enable_cuda_graph", kBool, "false", "One graph per decode step.", kNoMeaning,
-       "decoding is not captured; the answers are the same"},
+       "decode steps are recorded wherever that is possible"},
   };
 }
 

@@ -4,6 +4,7 @@
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 
 #include "reknit/base/error.h"
@@ -100,8 +101,17 @@ class Build {
 
   BuildCounts run() {
     std::vector<std::thread> threads;
-    for (int64_t i = 1; i < spec_.workers; ++i) {
-      threads.emplace_back([this] { work(); });
+    try {
+      for (int64_t i = 1; i < spec_.workers; ++i) {
+        threads.emplace_back([this] { work(); });
+      }
+    } catch (const std::system_error& error) {
+      const std::lock_guard lock(output_mutex_);
+      failure_ = std::make_exception_ptr(
+          CommError(str("only ", threads.size() + 1, " of ", spec_.workers,
+                        " workers can be started: ", error.what()),
+                    "pass a smaller --workers, or raise the limit on threads (ulimit -u)"));
+      turn_.notify_all();
     }
     work();
     for (std::thread& thread : threads) {

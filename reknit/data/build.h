@@ -32,8 +32,8 @@ struct BuildCounts {
 /// inputs whatever `workers` is; start tokens and the like are not added. `progress` is told
 /// how many bytes of the inputs have been read, by one thread at a time. Memory: some 256
 /// KiB of text a worker, and TokenFileWriter's. Throws InputError (file and line of the first
-/// row that is wrong; no text at all) or UsageError (a tokenizer without an end token);
-/// nothing is left then.
+/// row that is wrong; no text at all), UsageError (a tokenizer without an end token), WriteError,
+/// or CommError (a worker that the system does not start); nothing is left then.
 BuildCounts build_token_file(const BuildSpec& spec, const Tokenizer& tokenizer,
                              const std::function<void(int64_t bytes_read)>& progress);
 

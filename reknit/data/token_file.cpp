@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "reknit/base/error.h"
+#include "reknit/base/write_error.h"
 
 namespace reknit {
 namespace {
@@ -318,7 +319,7 @@ void TokenFileWriter::commit() {
   data_.write(buffer_);
   write_index();
   if (::unlink(index_.path().c_str()) != 0 && errno != ENOENT) {
-    throw InputError(str("cannot replace ", index_.path(), ": ", std::strerror(errno)));
+    throw WriteError(str("cannot replace ", index_.path(), ": ", std::strerror(errno)));
   }
   data_.commit();
   index_.commit();

@@ -93,7 +93,7 @@ class TokenFileWriter {
   /// Throws UsageError if the files cannot be created.
   TokenFileWriter(const std::string& prefix, TokenType type);
 
-  /// Throws InputError for a token that the type cannot hold, or a full disk.
+  /// Throws InputError for a token that the type cannot hold, WriteError for a full disk.
   void add_sequence(std::span<const int64_t> tokens);
   /// Ends the document that the sequences since the last call make up; it may be empty.
   void end_document();
@@ -103,7 +103,7 @@ class TokenFileWriter {
   int64_t tokens() const { return tokens_; }
 
   /// Ends an open document. An older index is removed before the older tokens are replaced,
-  /// so that no moment shows one of each. Throws InputError. Once only.
+  /// so that no moment shows one of each. Throws WriteError. Once only.
   void commit();
 
  private:

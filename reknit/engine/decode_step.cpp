@@ -82,9 +82,11 @@ bool DecodeSteps::usable(const Store& store) {
 DecodeStep& DecodeSteps::step(const Decoder& model, Store& store, KvCache& cache,
                               const StepKind& kind) {
   std::vector<const void*> addresses = addresses_of(store, cache, model.spec().layers);
-  if (addresses != addresses_) {
+  const std::vector<int64_t> cache_sizes = cache.layer(0).k.sizes().vec();
+  if (addresses != addresses_ || cache_sizes != cache_sizes_) {
     clear();
     addresses_ = std::move(addresses);
+    cache_sizes_ = cache_sizes;
   }
   for (const Known& known : known_) {
     if (known.kind == kind) {

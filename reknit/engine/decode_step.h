@@ -64,8 +64,8 @@ class DecodeStep {
   std::unique_ptr<CudaGraph> graph_;
 };
 
-/// The steps recorded so far. They are valid while weights and cache stay where they were,
-/// which is looked at once a batch.
+/// The steps recorded so far. They are valid while weights and cache stay where they were and
+/// the cache is cut as it was, which is looked at once a batch.
 class DecodeSteps {
  public:
   /// Whether decoding needs nothing but this device, so that steps can be recorded: CUDA,
@@ -85,6 +85,7 @@ class DecodeSteps {
   };
   std::vector<Known> known_;
   std::vector<const void*> addresses_;  ///< of all that the recorded kernels read
+  std::vector<int64_t> cache_sizes_;    ///< of a layer's keys: new memory may have the old address
 };
 
 }  // namespace reknit

@@ -53,8 +53,8 @@ class LmTrainer {
   LmTrainer(Model& model, LmSettings settings);
 
   /// One update from `mine`, this rank's part of step `step` (from 0) with `global_batch`
-  /// sequences; `position` as for Trainer::step. NumbersError as Trainer, and
-  /// for a loss that is NaN.
+  /// sequences; `position` as for Trainer::step. Errors and skips as Trainer's: a
+  /// loss that is NaN comes with a gradient that is.
   LmStep step(int64_t step, int64_t global_batch, std::span<const LmSequence> mine,
               std::optional<int64_t> position = {});
 

@@ -5,10 +5,15 @@
 
 namespace reknit {
 
-/// Where rank's part of `count` things begins, in rank order; it ends where the next rank's
-/// begins. Parts differ by at most one, and a single thing is rank 0's.
-constexpr int64_t part_begin(int64_t count, int rank, int world) {
-  return (count * rank + world - 1) / world;
+/// A rank's consecutive part [begin, end) of `count` things, in rank order. The sizes of two
+/// ranks' parts differ by at most one, and a single thing is rank 0's.
+struct RankPart {
+  int64_t begin;
+  int64_t end;
+};
+
+constexpr RankPart rank_part(int64_t count, int rank, int world) {
+  return {(count * rank + world - 1) / world, (count * (rank + 1) + world - 1) / world};
 }
 
 }  // namespace reknit

@@ -1,6 +1,6 @@
 #include "reknit/engine/pretrain.h"
 
-#include "reknit/engine/runtime.h"
+#include "reknit/engine/parts.h"
 
 #include <algorithm>
 #include <chrono>

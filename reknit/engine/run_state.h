@@ -44,7 +44,7 @@ void require_shared_folder(Communicator& world, const std::string& out_dir);
 /// Writes OUT/step-NNNNNN and then removes all but the `keep` last saved ones (0: keeps
 /// all). `extra` counts on rank 0. Returns the folder's path. For use between steps:
 /// gradients that no step has used are not saved, and a warning says so. The host waits.
-/// Throws InputError if the disk is full or fails, UsageError if the folder cannot be made.
+/// Throws WriteError if the disk is full or fails, UsageError if the folder cannot be made.
 std::string save_run(const RunState& run, const nlohmann::json& extra, const std::string& out_dir,
                      int keep = 2);
 

@@ -108,10 +108,6 @@ std::vector<double> reduce_over_ranks(Communicator& world, const std::vector<dou
   return {data, data + total.numel()};
 }
 
-RankPart rank_part(int64_t count, int rank, int world) {
-  return {count * rank / world, count * (rank + 1) / world};
-}
-
 std::vector<std::string> gather_texts(Communicator& world, const std::string& mine) {
   // Each piece: 8 bytes of length, then the text, padded to the longest.
   const int64_t piece = 8 + largest(world, static_cast<int64_t>(mine.size()));

@@ -55,12 +55,4 @@ int64_t largest(Communicator& world, int64_t mine);
 std::vector<double> reduce_over_ranks(Communicator& world, const std::vector<double>& mine,
                                       ReduceOp op = ReduceOp::kSum);
 
-/// A rank's consecutive part [begin, end) of `count` things, in rank order; the sizes of two
-/// ranks' parts differ by at most one.
-struct RankPart {
-  int64_t begin;
-  int64_t end;
-};
-RankPart rank_part(int64_t count, int rank, int world);
-
 }  // namespace reknit

@@ -186,10 +186,6 @@ bool packs_fit(int64_t width, std::initializer_list<const void*> rows) {
 
 }  // namespace
 
-int64_t layer_norm_widest(Element element) {
-  return 4 * kMaxThreads * (element == Element::kFp32 ? kPackSize<float> : kPackSize<__half>);
-}
-
 int64_t layer_norm_partials(int64_t rows) {
   return std::min(rows, kMaxPartials);
 }

@@ -9,10 +9,8 @@
 
 namespace reknit::kernels {
 
-/// Rows that cannot be held in a block's registers throw StateError: the width must be
-/// at most layer_norm_widest(element).
-int64_t layer_norm_widest(Element element);
-
+/// Rows that cannot be held in a block's registers throw StateError: wider than 2048 packs of
+/// 16 bytes, or than 2048 elements where the width is not whole packs.
 struct LayerNorm {
   int64_t rows = 0;
   int64_t width = 0;

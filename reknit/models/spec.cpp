@@ -2,7 +2,6 @@
 
 #include "reknit/base/error.h"
 
-#include <cmath>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 
@@ -259,19 +258,8 @@ std::vector<float> ModelSpec::alibi_slopes() const {
   if (position != PositionKind::kAlibi) {
     return {};
   }
-  int64_t power = 1;
-  while (power * 2 <= heads) {
-    power *= 2;
-  }
-  std::vector<float> slopes;
-  for (int64_t head = 1; head <= power; ++head) {
-    slopes.push_back(static_cast<float>(std::exp2(-8.0 * head / power)));
-  }
-  // The rest: every other slope of the next power of two.
-  for (int64_t head = 1; head <= heads - power; ++head) {
-    slopes.push_back(static_cast<float>(std::exp2(-4.0 * (2 * head - 1) / power)));
-  }
-  return slopes;
+  const at::Tensor slopes = ops::alibi_slopes(heads);
+  return {slopes.const_data_ptr<float>(), slopes.const_data_ptr<float>() + heads};
 }
 
 }  // namespace reknit

@@ -65,8 +65,7 @@ struct ModelSpec {
   /// Generation must ask for prompt plus answer: decode cannot know without waiting.
   void require_length(int64_t tokens) const;
 
-  /// One slope per head (Press et al., "Train Short, Test Long", 2022; heads that are no
-  /// power of two as in BLOOM); empty without ALiBi.
+  /// ops::alibi_slopes, one per head; empty without ALiBi.
   std::vector<float> alibi_slopes() const;
 };
 

@@ -182,7 +182,8 @@ Edit::~Edit() {
 void Edit::commit() && {
   Store* store = std::exchange(store_, nullptr);
   const auto& stream = this_rank().compute;
-  auto values = store->comms_.world->broadcast({value_}, owner_, stream).wait(stream);
+  const auto values = store->or_poison(
+      [&] { return store->comms_.world->broadcast({value_}, owner_, stream).wait(stream); });
   store->write(group_, param_, 0, values.front());
   store->groups_[group_]->state->raise_version();
 }

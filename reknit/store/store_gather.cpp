@@ -232,6 +232,7 @@ void Store::pin() {
   finish_pass();
   const RankContext& rank = this_rank();
   for (const auto& group : groups_) {
+    group->state->require_sound();
     if (group->slot_bytes > 0 && !group->pinned.defined()) {
       group->pinned = new_buffer(group->slot_bytes, at::kByte);
     }

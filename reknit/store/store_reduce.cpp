@@ -191,7 +191,7 @@ void Store::finish_gradients() {
   if (!REKNIT_MUTANT(update_before_reductions_end)) {
     rank.compute.wait(rank.reduce);
   }
-  sum_over_ranks();
+  or_poison([&] { sum_over_ranks(); });
   for (const auto& group : groups_) {
     if (group->gradient_bytes > 0) {
       group->state->mark_reduced();

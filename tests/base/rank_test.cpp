@@ -2,11 +2,11 @@
 #include "reknit/base/rank.h"
 
 #include "reknit/base/error.h"
+#include "tests/support/no_more_threads.h"
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <pthread.h>
 
 #include <atomic>
 #include <optional>
@@ -28,26 +28,6 @@ TEST(RunRanks, TellsTheOthersOneSentenceOfAnErrorFromLibtorch) {
                c10::Error);
   EXPECT_EQ(reason, "the second rank fails");
 }
-
-/// While it lives the system refuses new threads: no stack is that large.
-class NoMoreThreads {
- public:
-  NoMoreThreads() {
-    pthread_getattr_default_np(&before_);
-    pthread_attr_t huge;
-    pthread_attr_init(&huge);
-    pthread_attr_setstacksize(&huge, size_t{1} << 50);
-    pthread_setattr_default_np(&huge);
-    pthread_attr_destroy(&huge);
-  }
-  ~NoMoreThreads() {
-    pthread_setattr_default_np(&before_);
-    pthread_attr_destroy(&before_);
-  }
-
- private:
-  pthread_attr_t before_;
-};
 
 TEST(RunRanks, ARankThatCannotBeStartedFreesThoseThatWereAndIsAnError) {
   constexpr int kRanks = 1000;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/data/token_support.h"
+#include "tests/support/no_more_threads.h"
 
 namespace reknit {
 namespace {
@@ -129,6 +130,21 @@ TEST(Build, TheFirstWrongRowIsNamedAndNothingIsLeft) {
     many += i % 30'000 == 0 ? "{\"text\": 1}\n" : "{\"text\": \"a\"}\n";
   }
   EXPECT_THAT(refused(many, 4), HasSubstr("line 30000:"));
+}
+
+TEST(Build, WorkersThatCannotBeStartedAreAnErrorAndNothingIsLeft) {
+  const TempFolder folder;
+  const Tokenizer tokenizer = toy_tokenizer(folder);
+  spit(folder / "in.jsonl", R"({"text": "ab"})");
+  const NoMoreThreads limit;
+  try {
+    build(folder, tokenizer, {.inputs = {folder / "in.jsonl"}, .workers = 3});
+    FAIL() << "it was built";
+  } catch (const CommError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("only 1 of 3 workers can be started"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder / "out.bin"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "out.idx"));
 }
 
 }  // namespace

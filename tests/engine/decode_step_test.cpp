@@ -75,6 +75,9 @@ class DecodeStepTest : public testing::Test {
             }
             GenerateLease lease = hybrid.enter_generation();
             all[rank].push_back(lease.generate(requests, 64, rounds[p].sampling));
+            if (rank == 0) {
+              forwards_ = last_forward_count();
+            }
           }
         },
         [&](const std::string& reason) { std::fprintf(stderr, "%s\n", reason.c_str()); });
@@ -83,6 +86,8 @@ class DecodeStepTest : public testing::Test {
     }
     return all[0];
   }
+
+  inline static int64_t forwards_ = 0;  ///< of rank 0 in the last round
 
   static void expect_equal(const std::vector<Answers>& a, const std::vector<Answers>& b) {
     ASSERT_EQ(a.size(), b.size());
@@ -136,8 +141,10 @@ TEST_F(DecodeStepTest, AnswersThatEndAtDifferentStepsAreCutThere) {
 TEST_F(DecodeStepTest, ABatchWhoseAnswersHaveAllEndedStopsEarly) {
   SamplingSettings sampling{.max_new_tokens = 500, .temperature = 1.0};
   const auto free = run(kBloom, at::kHalf, true, {{1, sampling}});
+  EXPECT_EQ(forwards_, 500);
   sampling.eos = free[0][0].tokens[2];
   run(kBloom, at::kHalf, true, {{1, sampling}});
+  EXPECT_LE(forwards_, 3 + 2 * 8);  // up to two chunks too many
 }
 
 TEST_F(DecodeStepTest, RanksThatShareAGpuRecordAtTheSameTime) {
@@ -157,6 +164,37 @@ TEST_F(DecodeStepTest, AReplayReadsTheWeightsOfItsPhase) {
   const auto recorded = run(kOpt, at::kHalf, true, rounds, 1, edit);
   EXPECT_NE(recorded[0][0].tokens, recorded[1][0].tokens);
   expect_equal(recorded, run(kOpt, at::kHalf, false, rounds, 1, edit));
+}
+
+// 42 MB a tensor, which malloc maps and gives back: the next one of that size lies there again.
+TEST(DecodeSteps, AreMadeAnewWhereTheSameMemoryIsAnotherCache) {
+  const c10::Device device = this_rank().device;
+  const std::shared_ptr<Communicator> comm = std::move(make_thread_group(1)[0]);
+  SlotPool pool([&](int64_t bytes) {
+    return at::empty({bytes}, at::TensorOptions(at::kByte).device(device));
+  });
+  nlohmann::json config = nlohmann::json::parse(kOpt);
+  config["num_hidden_layers"] = 1;
+  const auto model = make_model(ModelSpec::from_hf(config),
+                                {.name = "actor", .placement = {0, 1}, .allocator = {}},
+                                StoreComms::over(comm, 1), pool);
+  pool.seal();
+  KvCache cache(model->decoder.spec(), at::kFloat, device);
+  cache.reserve(32, 2560);
+  const void* keys = cache.layer(0).k.const_data_ptr();
+  const void* values = cache.layer(0).v.const_data_ptr();
+  const StepKind kind{.rows = 2, .most = 4, .used = 1280};
+  DecodeSteps steps;
+  steps.step(model->decoder, model->store, cache, kind).tokens().fill_(7);
+  EXPECT_EQ(steps.step(model->decoder, model->store, cache, kind).tokens().max().item<int64_t>(), 7)
+      << "the step of a batch of the same kind is taken again";
+  cache.release();
+  cache.reserve(64, 1280);
+  if (cache.layer(0).k.const_data_ptr() != keys || cache.layer(0).v.const_data_ptr() != values) {
+    GTEST_SKIP() << "the allocator gave other memory";
+  }
+  EXPECT_EQ(steps.step(model->decoder, model->store, cache, kind).tokens().max().item<int64_t>(),
+            0);
 }
 
 }  // namespace

@@ -207,6 +207,39 @@ TEST(Store, AReductionThatFailsPoisonsTheStoreOnEveryRank) {
   with_store(2, body, {}, {}, plan);
 }
 
+TEST(Store, ABoundaryThatFailsPoisonsTheStoreOnEveryRank) {
+  const FaultPlan plan = [](CommKind kind, int64_t, int rank) {
+    const bool sum = kind == CommKind::kAllReduce || kind == CommKind::kReduceScatter;
+    return Fault{.fail = sum && rank == 1};
+  };
+  for (const int stage : {0, 1}) {
+    std::barrier<> made(2);
+    const auto body = [&](Store& store) {
+      for (const GroupId group : {0, 1, 2}) {
+        store.reduce(store.gradients(group));
+      }
+      made.arrive_and_wait();
+      EXPECT_THROW(store.finish_gradients(), CommError);
+      expect_poisoned(store, "as planned");
+    };
+    with_store(2, body, {.zero_stage = stage}, {}, plan);
+  }
+}
+
+TEST(Store, AnEditThatFailsPoisonsTheStoreOnEveryRank) {
+  const FaultPlan plan = [](CommKind kind, int64_t, int rank) {
+    return Fault{.fail = kind == CommKind::kBroadcast && rank == 1};
+  };
+  std::barrier<> made(2);
+  const auto body = [&](Store& store) {
+    Edit edit = store.edit(0, 0, 0);
+    made.arrive_and_wait();
+    EXPECT_THROW(std::move(edit).commit(), CommError);
+    expect_poisoned(store, "as planned");
+  };
+  with_store(2, body, {}, {}, plan);
+}
+
 TEST(Store, EditsTakeTheOwnersCopyOnAllRanks) {
   with_store(3, [](Store& store) {
     Edit edit = store.edit(0, 0, 1);
