@@ -10,6 +10,7 @@ int run_ppo(const PpoOptions& options);
 int run_pretrain(const PretrainOptions& options);
 int run_generate(const GenerateOptions& options);
 int run_score(const ScoreOptions& options);
+int run_export(const ExportOptions& options);
 int run_init(const InitOptions& options);
 int run_data_build(const DataBuildOptions& options);
 int run_data_show(const DataShowOptions& options);

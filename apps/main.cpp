@@ -5,6 +5,7 @@
 #include "apps/data_flags.h"
 #include "apps/deepspeed_chat.h"
 #include "apps/env_flags.h"
+#include "apps/export_flags.h"
 #include "apps/generate_flags.h"
 #include "apps/init_flags.h"
 #include "apps/megatron.h"
@@ -46,6 +47,8 @@ int main(int argc, char** argv) {
        [](CLI::App& app) { return reknit::add_report(app, reknit::run_report); }},
       {"init", "A Hugging Face folder with random weights",
        [](CLI::App& app) { return reknit::add_init(app, reknit::run_init); }},
+      {"export", "A Hugging Face folder out of a checkpoint",
+       [](CLI::App& app) { return reknit::add_export(app, reknit::run_export); }},
       {"env", "Versions, devices, launcher; what is built in and what is missing",
        [](CLI::App& app) { return reknit::add_env(app, reknit::run_env); }},
   };

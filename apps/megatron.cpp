@@ -90,6 +90,7 @@ constexpr ForeignFlag kPretrain[] = {
     {"log-interval", kValue, "100", kSame, {}, "default here: steps_per_print, else 10"},
     {"save", kValue, "", kAlias, "out"},
     {"save-interval", kValue, "", kSame},
+    {"async-save", kFlag, "", kNoMeaning, {}, "checkpoints are written in the background; --sync-save waits for them"},
     {"load", kValue, "", kSame, {}, "the newest checkpoint in it; an empty or absent folder is a fresh start"},
     {"load-tag", kValue, "", kRefused, {}, "name the checkpoint's folder: --resume DIR"},
     {"finetune", kFlag, "", kRefused, {}, kWhole},

@@ -37,6 +37,7 @@ struct TrainOptions : RunOptions {
   std::string out;
   bool overwrite = false;
   std::optional<int64_t> save_interval;
+  bool sync_save = false;  ///< the run waits while a checkpoint is written
   int64_t keep = 2;
   std::string resume;       ///< "auto" or a checkpoint's folder; empty: a fresh start
   std::string resume_from;  ///< where "auto" looks; empty: out
@@ -200,6 +201,14 @@ struct InitOptions {
   int64_t seed = 1234;
   Precision dtype = Precision::kFp32;
   bool value_head = false;
+  bool overwrite = false;
+};
+
+struct ExportOptions {
+  std::string checkpoint;  ///< a checkpoint's folder or a run's
+  std::string out;
+  std::string model;               ///< empty: the actor, or the only one
+  std::optional<Precision> dtype;  ///< none: the run's
   bool overwrite = false;
 };
 

@@ -184,11 +184,20 @@ class RankRun final : public TrainRun {
   std::string printed() override { return printer_.lines(record_, settings_.global_batch); }
 
   std::vector<RunModel> models() override {
-    RunModel actor{"actor", &models_.actor->store, &ppo_.actor_trainer()};
+    RunModel actor = run_model("actor", *models_.actor, ppo_.actor_trainer(), inputs_.actor);
     if (ppo_.actor_average() != nullptr) {
       actor.averages = &ppo_.actor_average()->shards();
     }
-    return {actor, {"critic", &models_.critic->store, &ppo_.critic_trainer()}};
+    return {actor, run_model("critic", *models_.critic, ppo_.critic_trainer(), inputs_.critic)};
+  }
+
+  static RunModel run_model(const char* name, Model& model, Trainer& trainer,
+                            const HfFolder& source) {
+    return {.name = name,
+            .store = &model.store,
+            .trainer = &trainer,
+            .source = &source,
+            .spec = &model.decoder.spec()};
   }
 
   nlohmann::json remembered() const override {

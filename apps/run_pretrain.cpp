@@ -217,7 +217,11 @@ class RankRun final : public TrainRun {
   }
 
   std::vector<RunModel> models() override {
-    return {{"model", &rank_.model->store, &pretrain_.trainer()}};
+    return {{.name = "model",
+             .store = &rank_.model->store,
+             .trainer = &pretrain_.trainer(),
+             .source = &inputs_.written,
+             .spec = &rank_.model->decoder.spec()}};
   }
 
   nlohmann::json remembered() const override {

@@ -100,6 +100,9 @@ void add_train_flags(CLI::App& app, TrainOptions& o) {
       ->check(at_least(1))
       ->type_name("N")
       ->group(folder);
+  app.add_flag("--sync-save", o.sync_save,
+               "Waits for each checkpoint (default: a copy in host memory is written meanwhile)")
+      ->group(folder);
   app.add_option("--keep", o.keep, "Checkpoints kept")
       ->check(at_least(1))
       ->type_name("K")

@@ -20,7 +20,7 @@ using Action = std::function<int()>;
 void add_run_flags(CLI::App& app, RunOptions& options);
 
 /// The above, and --steps, --num-train-epochs, --out, --overwrite, --save-interval,
-/// --keep, --resume, --time-limit, --log-interval, --compat, --tensorboard, --wandb.
+/// --sync-save, --keep, --resume, --time-limit, --log-interval, --compat, --tensorboard, --wandb.
 void add_train_flags(CLI::App& app, TrainOptions& options);
 
 /// Files that flags name exist (InputError), the run folder is free or to be resumed

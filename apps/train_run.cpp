@@ -30,15 +30,17 @@ void TrainRun::run() {
   while (step_ < plan_.steps && !should_stop(start)) {
     take_step(step_++);
     report();
+    saver_.poll();
     if (options_.save_interval && step_ % *options_.save_interval == 0 && step_ < plan_.steps) {
-      save();
+      save(options_.sync_save ? SaveFrom::kShards : SaveFrom::kCopy);
     }
   }
   conclude();
   progress_.reset();
   if (options_.save_interval && step_ > saved_) {
-    save();
+    save(SaveFrom::kShards);
   }
+  saver_.wait();
   finish(std::chrono::duration<double>(Clock::now() - start).count());
 }
 
@@ -81,8 +83,11 @@ RunState TrainRun::state() {
   return {&world_, step_, models()};
 }
 
-void TrainRun::save() {
-  save_run(state(), remembered(), options_.out, static_cast<int>(options_.keep));
+void TrainRun::save(SaveFrom from) {
+  saver_.start(state(), remembered(), options_.out, static_cast<int>(options_.keep), from);
+  if (from == SaveFrom::kShards) {
+    saver_.wait();
+  }
   saved_ = step_;
 }
 

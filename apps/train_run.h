@@ -5,7 +5,7 @@
 #include "apps/progress.h"
 #include "apps/run_folder.h"
 #include "reknit/checkpoint/hf_folder.h"
-#include "reknit/engine/run_state.h"
+#include "reknit/engine/run_saver.h"
 
 #include <nlohmann/json.hpp>
 
@@ -87,7 +87,7 @@ class TrainRun {
   bool should_stop(Clock::time_point start);
   void report();
   RunState state();
-  void save();
+  void save(SaveFrom from);
   void resume();
   void finish(double seconds);
 
@@ -96,10 +96,11 @@ class TrainRun {
   RunFolder& folder_;
   Plan plan_;
   std::optional<Progress> progress_;
+  RunSaver saver_;
   std::string stopped_;  ///< why: the first rank's reason; empty while it goes on
   nlohmann::ordered_json last_;
   int64_t step_ = 0;   ///< steps done
-  int64_t saved_ = 0;  ///< of the last checkpoint
+  int64_t saved_ = 0;  ///< of the last checkpoint that was begun
 };
 
 }  // namespace reknit

@@ -348,19 +348,32 @@ std::string shard_name(size_t shard, size_t count) {
   return name;
 }
 
-void copy_tokenizer(const std::string& from, const std::string& to) {
-  for (const fs::path& file : tokenizer_files(from)) {
-    std::error_code none;  // copy_file says what cannot be written
-    fs::create_directories((to / file).parent_path(), none);
-    copy_file(in_folder(from, file.string()), in_folder(to, file.string()));
-  }
-}
-
 void write_json(const std::string& path, const Json& value) {
   write_file(path, value.dump(2) + "\n");
 }
 
 }  // namespace
+
+std::vector<std::string> write_hf_texts(const std::string& folder, const Json& config,
+                                        const Json& generation_config,
+                                        const std::string& tokenizer_folder) {
+  std::error_code none;  // the files say what cannot be written
+  fs::create_directories(folder, none);
+  std::vector<std::string> names{kConfig};
+  write_json(in_folder(folder, kConfig), config);
+  if (!generation_config.is_null()) {
+    names.emplace_back(kGenerationConfig);
+    write_json(in_folder(folder, kGenerationConfig), generation_config);
+  }
+  if (!tokenizer_folder.empty()) {
+    for (const fs::path& file : tokenizer_files(tokenizer_folder)) {
+      names.push_back(file.string());
+      fs::create_directories((folder / file).parent_path(), none);
+      copy_file(in_folder(tokenizer_folder, names.back()), in_folder(folder, names.back()));
+    }
+  }
+  return names;
+}
 
 void write_hf_folder(const std::string& path, const HfFolderContents& contents,
                      const std::function<at::Tensor(const TensorInfo&)>& read,
@@ -368,13 +381,9 @@ void write_hf_folder(const std::string& path, const HfFolderContents& contents,
   REKNIT_INVARIANT(contents.config != nullptr, path, " is to be written without a config");
   AtomicFolder folder(path, if_present);
   const auto inside = [&](const std::string& name) { return in_folder(folder.aside(), name); };
-  write_json(inside(kConfig), *contents.config);
-  if (contents.generation_config != nullptr && !contents.generation_config->is_null()) {
-    write_json(inside(kGenerationConfig), *contents.generation_config);
-  }
-  if (!contents.tokenizer_folder.empty()) {
-    copy_tokenizer(contents.tokenizer_folder, folder.aside());
-  }
+  write_hf_texts(folder.aside(), *contents.config,
+                 contents.generation_config == nullptr ? Json() : *contents.generation_config,
+                 contents.tokenizer_folder);
   const auto shards = split_shards(contents.tensors, contents.max_shard_bytes);
   Json weight_map = Json::object();
   int64_t total = 0;

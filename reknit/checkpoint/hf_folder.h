@@ -69,6 +69,13 @@ struct HfFolderContents {
   int64_t max_shard_bytes = 5'000'000'000;
 };
 
+/// The part of write_hf_folder that is no weights, into a folder that is made if it is absent:
+/// configurations (`generation_config` may be null) and the tokenizer files of
+/// `tokenizer_folder` (empty: none). Returns what was written, relative to `folder`.
+std::vector<std::string> write_hf_texts(const std::string& folder, const nlohmann::json& config,
+                                        const nlohmann::json& generation_config,
+                                        const std::string& tokenizer_folder);
+
 /// Writes a folder that transformers loads: model.safetensors, or shards and an
 /// index if it were larger than max_shard_bytes. `read` is called once for each
 /// tensor, in the order of contents.tensors, and holds the only copy: a large

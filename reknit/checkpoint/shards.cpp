@@ -205,6 +205,19 @@ void ShardReader::copy(const std::string& kind, const ShardSlice& slice,
   }
 }
 
+at::Tensor ShardReader::whole(const ParamSpec& param, bool average) const {
+  const std::string kind = average && param.trainable ? kAverage : "";
+  require_cover(kind, param);
+  const Pieces& list = kind.empty() ? values_of(param.name) : pieces(kind, param.name);
+  at::Tensor all;
+  for (const Piece& piece : list) {
+    const at::Tensor part = files_[piece.file].read(piece.name);
+    all = all.defined() ? all : at::empty({numel_of(param)}, part.options());
+    all.narrow(0, piece.extent.begin, piece.extent.size()).copy_(part);
+  }
+  return (all.defined() ? all : at::empty({0})).view(param.shape);
+}
+
 void ShardReader::load(Store& store, const ShardExtras& extras) const {
   for (GroupId group = 0; group < store.num_groups(); ++group) {
     const std::vector<ParamSpec>& params = store.spec(group).params;

@@ -56,6 +56,10 @@ class ShardReader {
   /// are absent keep their values. Local; between passes, on all ranks alike.
   void load(Store& store, const ShardExtras& extras) const;
 
+  /// The whole parameter out of its pieces: the master, or the moving average, or the weight of
+  /// a frozen one. Throws InputError if it is not covered exactly once.
+  at::Tensor whole(const ParamSpec& param, bool average) const;
+
  private:
   struct Piece {
     Extent extent;  ///< of the flattened parameter

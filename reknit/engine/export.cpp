@@ -1,6 +1,7 @@
 // A model's folder in Hugging Face's form, out of the shards.
 #include "reknit/checkpoint/hf_config.h"
 #include "reknit/engine/model.h"
+#include "reknit/engine/together.h"
 #include "reknit/models/name_map.h"
 
 #include <ATen/ATen.h>
@@ -39,10 +40,8 @@ class GroupReader {
   std::vector<at::Tensor> copies_;
 };
 
-}  // namespace
-
-void export_model(Model& model, const HfFolder& source, at::ScalarType dtype,
-                  const std::string& path, IfPresent if_present) {
+void export_together(Model& model, const HfFolder& source, at::ScalarType dtype,
+                     const std::string& path, IfPresent if_present) {
   std::vector<NamePiece> pieces;
   for (NamePiece& piece : name_map(model.decoder.spec())) {
     if (!piece.optional) {
@@ -76,6 +75,14 @@ void export_model(Model& model, const HfFolder& source, at::ScalarType dtype,
       },
       if_present);
   model.store.comms().world->barrier();
+}
+
+}  // namespace
+
+void export_model(Model& model, const HfFolder& source, at::ScalarType dtype,
+                  const std::string& path, IfPresent if_present) {
+  together(*model.store.comms().world,
+           [&] { export_together(model, source, dtype, path, if_present); });
 }
 
 }  // namespace reknit

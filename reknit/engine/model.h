@@ -41,7 +41,8 @@ void load_model(Model& model, const HfFolder& folder, ValueHead head, uint64_t s
 void init_model(Model& model, uint64_t seed);
 
 /// Writes a folder that transformers loads, in `dtype`, with the files of `source` that
-/// belong to it. Collective over the gather ranks; rank 0 of `world` writes.
+/// belong to it. Collective over the world; its rank 0 writes, and an error of one rank aborts
+/// the communicator of all.
 void export_model(Model& model, const HfFolder& source, at::ScalarType dtype,
                   const std::string& path, IfPresent if_present);
 

@@ -1,11 +1,13 @@
 #include "reknit/engine/run_state.h"
 
 #include "reknit/base/atomic_file.h"
-#include "reknit/base/error_text.h"
 #include "reknit/base/log.h"
-#include "reknit/checkpoint/json_text.h"
 #include "reknit/checkpoint/run_folder.h"
 #include "reknit/checkpoint/shards.h"
+#include "reknit/engine/run_files.h"
+#include "reknit/engine/run_saver.h"
+#include "reknit/engine/runtime.h"
+#include "reknit/engine/together.h"
 
 #include <ATen/ATen.h>
 #include <unistd.h>
@@ -23,196 +25,10 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr const char* kFormat = "reknit-run";
-constexpr int kVersion = 1;
-constexpr const char* kStateName = "state.json";
-
-// An error of this rank ends the wait of the others.
-template <class Body>
-auto together(Communicator& world, Body body) {
-  try {
-    return body();
-  } catch (const AbortedError&) {
-    throw;
-  } catch (const std::exception& error) {
-    world.abort(first_line(error));
-    throw;
-  }
-}
-
-at::Tensor broadcast_bytes(Communicator& world, at::Tensor bytes) {
-  const Stream& stream = this_rank().compute;
-  auto result = world.broadcast({bytes.to(this_rank().device)}, 0, stream).wait_on_host();
-  return result.front().to(at::kCPU);
-}
-
-/// Rank 0's text on every rank.
-std::string broadcast_text(Communicator& world, const std::string& text) {
-  const at::Tensor length =
-      broadcast_bytes(world, at::full({1}, static_cast<int64_t>(text.size()), at::kLong));
-  at::Tensor bytes = at::zeros({length.item<int64_t>()}, at::kByte);
-  if (world.rank() == 0) {
-    std::copy(text.begin(), text.end(), bytes.mutable_data_ptr<uint8_t>());
-  }
-  bytes = broadcast_bytes(world, bytes);
-  return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<size_t>(bytes.numel())};
-}
-
-/// Every rank's records of its files, one for each model, on every rank: [rank][model].
-std::vector<std::vector<FileRecord>> gather_records(Communicator& world,
-                                                    const std::vector<FileRecord>& mine) {
-  const auto count = static_cast<int64_t>(mine.size());
-  at::Tensor numbers = at::zeros({count * 2}, at::kLong);
-  auto* out = numbers.mutable_data_ptr<int64_t>();
-  for (int64_t i = 0; i < count; ++i) {
-    out[2 * i] = mine[i].bytes;
-    out[2 * i + 1] = static_cast<int64_t>(mine[i].checksum);
-  }
-  numbers = numbers.to(this_rank().device);
-  at::Tensor all = at::empty({world.size() * count * 2}, numbers.options());
-  const Stream& stream = this_rank().compute;
-  all = world.all_gather(all, {{all, numbers}}, stream).wait_on_host().to(at::kCPU);
-  const auto* in = all.const_data_ptr<int64_t>();
-  std::vector<std::vector<FileRecord>> records(world.size());
-  for (auto& list : records) {
-    for (int64_t i = 0; i < count; ++i, in += 2) {
-      list.push_back({in[0], static_cast<uint64_t>(in[1])});
-    }
-  }
-  return records;
-}
-
-std::string shard_file_name(const std::string& model, int shard) {
-  std::string digits = std::to_string(shard);
-  digits.insert(0, digits.size() < 5 ? 5 - digits.size() : 0, '0');
-  return model + "." + digits + ".safetensors";
-}
-
-Json trainer_json(Trainer* trainer) {
-  if (trainer == nullptr) {
-    return nullptr;
-  }
-  const Trainer::State state = trainer->state();
-  return {{"steps", state.steps},
-          {"applied", state.applied},
-          {"optimizer", trainer->optimizer().name()},
-          {"scaler",
-           {{"scale", state.scaler.scale},
-            {"step", state.scaler.step},
-            {"last_overflow", state.scaler.last_overflow},
-            {"hysteresis", state.scaler.hysteresis}}}};
-}
-
-Trainer::State trainer_state(const Json& json) {
-  const Json& scaler = json.at("scaler");
-  return {json.at("steps").get<int64_t>(),
-          json.at("applied").get<int64_t>(),
-          {scaler.at("scale").get<double>(), scaler.at("step").get<int64_t>(),
-           scaler.at("last_overflow").get<int64_t>(), scaler.at("hysteresis").get<int>()}};
-}
-
-Json model_json(const RunModel& model) {
-  const StoreSettings& settings = model.store->settings();
-  Json files = Json::array();
-  for (int shard = 0; shard < settings.placement.shard_size; ++shard) {
-    files.push_back(shard_file_name(model.name, shard));
-  }
-  return {{"name", model.name},
-          {"files", files},
-          {"placement",
-           {{"zero_stage", settings.placement.zero_stage},
-            {"shard_size", settings.placement.shard_size}}},
-          {"dtype", c10::toString(settings.dtype)},
-          {"parameters", parameter_table(*model.store)},
-          {"frozen_saved", model.save_frozen},
-          {"averaged", model.averages != nullptr},
-          {"trainer", trainer_json(model.trainer)}};
-}
-
-Json state_json(const RunState& run, const Json& extra) {
-  Json models = Json::array();
-  for (const RunModel& model : run.models) {
-    models.push_back(model_json(model));
-  }
-  return {{"format", kFormat},          {"version", kVersion}, {"step", run.step},
-          {"world", run.world->size()}, {"models", models},    {"extra", extra}};
-}
-
-ShardExtras extras_of(const RunModel& model) {
-  return {model.trainer == nullptr ? nullptr : &model.trainer->optimizer(), model.averages};
-}
-
-FileRecord write_shards(const RunModel& model, const std::string& folder) {
-  if (!writes_shards(*model.store)) {
-    return {};
-  }
-  const std::string path =
-      (fs::path(folder) / shard_file_name(model.name, model.store->shard_index())).string();
-  write_safetensors(path, shard_tensors(*model.store, extras_of(model), model.save_frozen));
-  return record_file(path);
-}
-
-void warn_of_gradients(const RunModel& model, const char* what) {
+void warn_of_gradients(const RunModel& model) {
   if (model.store->has_gradients() && this_rank().rank == 0) {
-    log_warning(model.name, " has gradients that no step has used; they are ", what);
+    log_warning(model.name, " has gradients that no step has used; they are dropped");
   }
-}
-
-void write_state(const RunState& run, const Json& extra, const std::string& out_dir,
-                 const std::string& folder, const std::vector<std::vector<FileRecord>>& records) {
-  const std::string path = (fs::path(folder) / kStateName).string();
-  write_file(path, state_json(run, extra).dump(1) + "\n");
-  Manifest manifest{next_serial(out_dir), {{kStateName, record_file(path)}}};
-  for (size_t i = 0; i < run.models.size(); ++i) {
-    // Rank 0 writes this: its shard group is the one that wrote the shards.
-    const std::vector<int>& writers = run.models[i].store->comms().shard_ranks;
-    for (size_t shard = 0; shard < writers.size(); ++shard) {
-      manifest.files[shard_file_name(run.models[i].name, static_cast<int>(shard))] =
-          records[writers[shard]][i];
-    }
-  }
-  write_manifest(folder, manifest);
-}
-
-/// Rank 0 makes the folder aside, all write into it, rank 0 completes and renames it.
-std::string save_together(const RunState& run, const Json& extra, const std::string& out_dir,
-                          int keep) {
-  Communicator& world = *run.world;
-  const std::string path = (fs::path(out_dir) / step_folder_name(run.step)).string();
-  std::optional<AtomicFolder> folder;
-  if (world.rank() == 0) {
-    remove_unfinished(out_dir);
-    folder.emplace(path, IfPresent::kReplace);
-  }
-  const std::string aside = broadcast_text(world, folder ? folder->aside() : "");
-  world.synchronize(this_rank().compute);
-  std::vector<FileRecord> mine;
-  for (const RunModel& model : run.models) {
-    warn_of_gradients(model, "not saved");
-    mine.push_back(write_shards(model, aside));
-  }
-  const auto records = gather_records(world, mine);
-  if (folder) {
-    write_state(run, extra, out_dir, aside, records);
-    folder->commit();
-    if (keep > 0) {
-      remove_older(out_dir, keep);
-    }
-  }
-  world.barrier();
-  return path;
-}
-
-const Json& find_model(const Json& state, const std::string& name, const std::string& path) {
-  std::string names;
-  for (const Json& model : state.at("models")) {
-    if (model.at("name") == name) {
-      return model;
-    }
-    names += str(names.empty() ? "" : ", ", model.at("name").get<std::string>());
-  }
-  throw InputError(str("the checkpoint ", path, " holds no model ", name, ", only ", names),
-                   "resume with the command that has written it");
 }
 
 // Each rank reads a part of the files.
@@ -252,22 +68,20 @@ ShardReader open_model(const Json& saved, const RunModel& model, const std::stri
 
 Json load_together(RunState& run, const std::string& path) {
   verify_together(*run.world, path);
-  const Json state = read_json_object((fs::path(path) / kStateName).string());
-  require<InputError>(state.value("format", "") == kFormat, path, " is no checkpoint of a run");
-  require<InputError>(state.at("version") == kVersion, path, " has format version ",
-                      state.at("version").dump(), ", this program reads ", kVersion);
+  const Json state = read_run_state(path);
   std::vector<ShardReader> readers;
   for (const RunModel& model : run.models) {
-    readers.push_back(open_model(find_model(state, model.name, path), model, path));
+    readers.push_back(open_model(find_saved_model(state, model.name, path), model, path));
   }
   run.world->barrier();
   for (size_t i = 0; i < run.models.size(); ++i) {
     const RunModel& model = run.models[i];
-    warn_of_gradients(model, "dropped");
+    warn_of_gradients(model);
     model.store->drop_step();
     readers[i].load(*model.store, extras_of(model));
     if (model.trainer != nullptr) {
-      model.trainer->restore(trainer_state(find_model(state, model.name, path).at("trainer")));
+      model.trainer->restore(
+          trainer_state(find_saved_model(state, model.name, path).at("trainer")));
     }
   }
   run.step = state.at("step").get<int64_t>();
@@ -321,7 +135,10 @@ void require_shared_folder(Communicator& world, const std::string& out_dir) {
 
 std::string save_run(const RunState& run, const nlohmann::json& extra, const std::string& out_dir,
                      int keep) {
-  return together(*run.world, [&] { return save_together(run, extra, out_dir, keep); });
+  RunSaver saver;
+  const std::string path = saver.start(run, extra, out_dir, keep, SaveFrom::kShards);
+  saver.wait();
+  return path;
 }
 
 std::optional<std::string> find_newest_run(Communicator& world, const std::string& out_dir) {

@@ -2,8 +2,9 @@
 // caller wants to remember, in one folder that is whole or does not exist.
 //
 // state.json holds {format, version, step, world, models, extra}; a model is {name,
-// files, placement, dtype, parameters, frozen_saved, averaged, trainer}. The shard files are
-// described in checkpoint/shards.h, complete.json in checkpoint/run_folder.h. What was
+// files, placement, dtype, parameters, frozen_saved, averaged, value_head, trainer}. The shard
+// files are described in checkpoint/shards.h, complete.json in checkpoint/run_folder.h; MODEL.hf
+// is a Hugging Face folder without weights. What was
 // saved under any placement and rank count loads under any other, values exact; under
 // the same ones the continued run is bit-equal.
 //
@@ -11,7 +12,9 @@
 // on one rank aborts the communicator of all with its sentence.
 #pragma once
 
+#include "reknit/checkpoint/hf_folder.h"
 #include "reknit/engine/trainer.h"
+#include "reknit/models/spec.h"
 
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -30,6 +33,10 @@ struct RunModel {
   /// A moving average that belongs to the run, one flat tensor for each of the store's
   /// shards(); null: none.
   std::vector<at::Tensor>* averages = nullptr;
+  /// Whose configuration and tokenizer files go along, for `reknit export`, and what the
+  /// model is; null: a checkpoint that cannot be exported.
+  const HfFolder* source = nullptr;
+  const ModelSpec* spec = nullptr;
 };
 
 struct RunState {
@@ -43,8 +50,9 @@ void require_shared_folder(Communicator& world, const std::string& out_dir);
 
 /// Writes OUT/step-NNNNNN and then removes all but the `keep` last saved ones (0: keeps
 /// all). `extra` counts on rank 0. Returns the folder's path. For use between steps:
-/// gradients that no step has used are not saved, and a warning says so. The host waits.
-/// Throws WriteError if the disk is full or fails, UsageError if the folder cannot be made.
+/// gradients that no step has used are not saved, and a warning says so. The host waits
+/// (run_saver.h has the save that goes on in the background). Throws WriteError if the disk is full
+/// or fails, UsageError if the folder cannot be made.
 std::string save_run(const RunState& run, const nlohmann::json& extra, const std::string& out_dir,
                      int keep = 2);
 

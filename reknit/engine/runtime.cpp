@@ -129,4 +129,25 @@ std::vector<std::string> gather_texts(Communicator& world, const std::string& mi
   return texts;
 }
 
+namespace {
+
+at::Tensor broadcast_bytes(Communicator& world, at::Tensor bytes) {
+  const Stream& stream = this_rank().compute;
+  auto result = world.broadcast({bytes.to(this_rank().device)}, 0, stream).wait_on_host();
+  return result.front().to(at::kCPU);
+}
+
+}  // namespace
+
+std::string broadcast_text(Communicator& world, const std::string& text) {
+  const at::Tensor length =
+      broadcast_bytes(world, at::full({1}, static_cast<int64_t>(text.size()), at::kLong));
+  at::Tensor bytes = at::zeros({length.item<int64_t>()}, at::kByte);
+  if (world.rank() == 0) {
+    std::copy(text.begin(), text.end(), bytes.mutable_data_ptr<uint8_t>());
+  }
+  bytes = broadcast_bytes(world, bytes);
+  return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<size_t>(bytes.numel())};
+}
+
 }  // namespace reknit

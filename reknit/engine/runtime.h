@@ -48,6 +48,9 @@ void run_on_ranks(const RankPlan& plan, const std::function<void(RankEnvironment
 /// One text of each rank, on every rank, in rank order. Collective; blocks the host.
 std::vector<std::string> gather_texts(Communicator& world, const std::string& mine);
 
+/// Rank 0's text on every rank. Collective; blocks the host.
+std::string broadcast_text(Communicator& world, const std::string& text);
+
 /// The largest of the ranks' numbers, on every rank. Collective; blocks the host.
 int64_t largest(Communicator& world, int64_t mine);
 

@@ -1,5 +1,7 @@
 #include "reknit/rlhf/weight_average.h"
 
+#include "reknit/engine/together.h"
+
 #include <ATen/ATen.h>
 
 namespace reknit {
@@ -21,9 +23,11 @@ void WeightAverage::update() {
 
 void WeightAverage::write_model(Model& model, const HfFolder& source, at::ScalarType dtype,
                                 const std::string& path, IfPresent if_present) {
-  store_.swap_masters(averages_);
-  export_model(model, source, dtype, path, if_present);
-  store_.swap_masters(averages_);
+  together(*store_.comms().world, [&] {
+    store_.swap_masters(averages_);
+    export_model(model, source, dtype, path, if_present);
+    store_.swap_masters(averages_);
+  });
 }
 
 }  // namespace reknit

@@ -63,6 +63,7 @@ TRAIN = RUN | {
     "--out": None,
     "--overwrite": None,
     "--save-interval": None,
+    "--sync-save": None,
     "--keep": "2",
     "--resume": None,
     "--time-limit": None,
@@ -75,6 +76,12 @@ SURFACE = {
     "check": {"--config": None, "--set": None, "--ranks": "1", "--nodes": "1"},
     "env": {},
     "report": {"--out": None, "--plot": None, "--names": None},
+    "export": {
+        "--out": None,
+        "--model": None,
+        "--dtype": None,
+        "--overwrite": None,
+    },
     "plan": {
         "--model": None,
         "--critic": None,

@@ -4,7 +4,10 @@
 #include "tests/checkpoint/checkpoint_support.h"
 #include "tests/support/ppo_world.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <mutex>
 
 namespace reknit {
 namespace {
@@ -56,6 +59,33 @@ TEST(WeightAverage, TheExportedFolderHoldsTheRecurrenceAndTheWeightsStay) {
         ppo.step(3);  // and the run goes on
       });
     }
+  }
+}
+
+// Rank 0 alone writes, and nothing but the call itself frees the others.
+TEST(WeightAverage, AFolderThatCannotBeWrittenEndsAllRanksWithItsSentence) {
+  const auto folder = golden_folder("models") / "opt-125m";
+  const TempFolder temp;
+  spit(temp / "taken", "a file");
+  for (const bool average : {true, false}) {
+    std::mutex mutex;
+    std::vector<std::string> said;
+    on_ranks(3, [&](std::shared_ptr<Communicator> comm) {
+      RankModel rank(folder, comm, {});
+      WeightAverage moving(rank.model->store, 0.5);
+      const std::string sentence = sentence_of<Error>([&] {
+        if (average) {
+          moving.write_model(*rank.model, rank.folder, at::kFloat, temp / "taken",
+                             IfPresent::kReplace);
+        } else {
+          export_model(*rank.model, rank.folder, at::kFloat, temp / "taken", IfPresent::kReplace);
+        }
+      });
+      const std::lock_guard lock(mutex);
+      said.push_back(sentence);
+    });
+    EXPECT_THAT(said, testing::SizeIs(3));
+    EXPECT_THAT(said, testing::Each(testing::HasSubstr("a file has that name")));
   }
 }
 
