@@ -1,5 +1,6 @@
 #include "reknit/engine/lm_batch.h"
 
+#include "reknit/base/host_copy.h"
 #include "reknit/base/rank.h"
 #include "reknit/kernels/dropout.h"
 
@@ -94,12 +95,12 @@ LmBatch LmBatch::of(std::span<const LmSequence> sequences, const ModelSpec& spec
   }
   const c10::Device device = this_rank().device;
   LmBatch batch{TokenBatch::of(tokens, std::move(lengths), spec, device),
-                at::tensor(targets, at::kLong).to(device),
+                to_device(at::tensor(targets, at::kLong), device),
                 {}};
   batch.counted = batch.targets.ge(0).to(at::kFloat);
-  batch.tokens.positions = at::tensor(positions, at::kLong).to(device);
+  batch.tokens.positions = to_device(at::tensor(positions, at::kLong), device);
   if (dropout_key) {
-    batch.tokens.dropout_keys = at::tensor(keys, at::kLong).to(device);
+    batch.tokens.dropout_keys = to_device(at::tensor(keys, at::kLong), device);
   }
   return batch;
 }

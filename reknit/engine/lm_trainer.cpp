@@ -15,6 +15,14 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+double targets_of(std::span<const LmSequence> sequences) {
+  double targets = 0;
+  for (const LmSequence& sequence : sequences) {
+    targets += static_cast<double>(sequence.num_targets());
+  }
+  return targets;
+}
+
 }  // namespace
 
 LmTrainer::LmTrainer(Model& model, LmSettings settings)
@@ -36,14 +44,6 @@ std::span<const LmSequence> LmTrainer::micro_batch(std::span<const LmSequence> m
                       static_cast<size_t>(std::min(settings_.micro_batch, size - begin)));
 }
 
-double LmTrainer::total_targets(std::span<const LmSequence> mine) const {
-  double targets = 0;
-  for (const LmSequence& sequence : mine) {
-    targets += static_cast<double>(sequence.num_targets());
-  }
-  return reduce_over_ranks(*model_.store.comms().world, {targets})[0];
-}
-
 void LmTrainer::lap(double& seconds) {
   if (settings_.timed) {
     model_.store.comms().world->synchronize(this_rank().compute);
@@ -55,40 +55,54 @@ void LmTrainer::lap(double& seconds) {
 
 LmStep LmTrainer::step(int64_t step, int64_t global_batch, std::span<const LmSequence> mine,
                        std::optional<int64_t> position) {
-  const double total = total_targets(mine);
-  const double weight = total > 0 ? 1.0 / total : 0.0;
+  Communicator& world = *model_.store.comms().world;
+  const Stream& compute = this_rank().compute;
+  const auto fp64 = at::TensorOptions(at::kDouble).device(this_rank().device);
+  // Until the norm nothing here waits for the device: it stays supplied with work.
+  const at::Tensor targets =
+      world.all_reduce({at::full({1}, targets_of(mine), fp64)}, ReduceOp::kSum, compute)
+          .wait(compute)[0];
+  const at::Tensor d_logp =
+      at::where(targets > 0, -trainer_.loss_scale() / targets, 0.0).to(at::kFloat);
   LmStep record;
-  record.tokens = static_cast<int64_t>(total);
   std::optional<LmBatch::DropoutKey> key;
   if (settings_.dropout) {
     key = {settings_.seed, static_cast<uint64_t>(step)};
   }
-  at::Tensor loss = at::zeros({1}, at::TensorOptions(at::kDouble).device(this_rank().device));
+  at::Tensor loss = at::zeros({1}, fp64);
   lap_start_ = now();
   for (int64_t i = 0; i < num_forwards(global_batch); ++i) {
     const LmBatch batch = LmBatch::of(micro_batch(mine, i), model_.decoder.spec(), key);
     std::shared_ptr<Saved> saved;
     const ops::TokenLogprobs out =
-        model_.decoder.logprobs(model_.store, batch.tokens, batch.targets, Phase::kForward, false,
-                                &saved, settings_.checkpointing);
+        model_.decoder.learn_logprobs(model_.store, batch.tokens, batch.targets,
+                                      batch.counted * d_logp, &saved, settings_.checkpointing);
     loss.sub_(out.logp.sum(at::kDouble));
     lap(record.times.forward_s);
-    model_.decoder.logprobs_backward(model_.store, std::move(saved),
-                                     batch.counted * (-weight * trainer_.loss_scale()));
+    model_.decoder.learn_backward(model_.store, std::move(saved));
     lap(record.times.backward_s);
   }
+  Event counted;
+  counted.record(compute);
   trainer_.reduce();
   lap(record.times.reduce_s);
   record.update = trainer_.step(position);
   lap(record.times.update_s);
-  const double sum = loss.item<double>();
-  record.loss = reduce_over_ranks(*model_.store.comms().world, {sum})[0] * weight;
+  // On a stream of its own, so that the update is not waited for.
+  const Stream& copy = this_rank().copy;
+  copy.wait(counted);
+  const StreamScope scope(copy);
+  loss = world.all_reduce({loss}, ReduceOp::kSum, copy).wait_on_host()[0];
+  const at::Tensor sums = at::cat({loss, targets}).cpu();
+  const auto* sum = sums.const_data_ptr<double>();
+  record.tokens = static_cast<int64_t>(sum[1]);
+  record.loss = sum[1] > 0 ? sum[0] / sum[1] : 0.0;
   return record;
 }
 
 LmLoss LmTrainer::evaluate(int64_t global_batch, std::span<const LmSequence> mine) {
   LmLoss loss;
-  loss.targets = total_targets(mine);
+  loss.targets = reduce_over_ranks(*model_.store.comms().world, {targets_of(mine)})[0];
   for (int64_t i = 0; i < num_forwards(global_batch); ++i) {
     const LmBatch batch = LmBatch::of(micro_batch(mine, i), model_.decoder.spec(), std::nullopt);
     loss.sum -=

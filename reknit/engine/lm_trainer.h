@@ -26,7 +26,7 @@ struct LmSettings {
 
 /// Seconds of this rank; all 0 unless asked for.
 struct LmTimes {
-  double forward_s = 0;
+  double forward_s = 0;  ///< and the head's backward
   double backward_s = 0;
   double reduce_s = 0;  ///< waiting for gradients after the last backward
   double update_s = 0;
@@ -67,7 +67,6 @@ class LmTrainer {
   /// Forwards that every rank runs for a batch, empty ones among them.
   int64_t num_forwards(int64_t global_batch) const;
   std::span<const LmSequence> micro_batch(std::span<const LmSequence> mine, int64_t index) const;
-  double total_targets(std::span<const LmSequence> mine) const;
   /// Ends a part of a timed step: adds its seconds.
   void lap(double& seconds);
 

@@ -1,6 +1,7 @@
 #include "reknit/kernels/attention.h"
 
 #include "reknit/base/error.h"
+#include "reknit/base/host_copy.h"
 #include "reknit/kernels/attention_decode_cpu.h"
 #include "reknit/kernels/attention_dense.h"
 #include "reknit/kernels/cuda_path.h"
@@ -162,8 +163,8 @@ Packing Packing::of(std::vector<int64_t> lengths, c10::Device device) {
     packing.max_length = std::max(packing.max_length, lengths[b]);
   }
   packing.lengths = std::move(lengths);
-  packing.offsets_device = offsets.to(device);
-  packing.positions = positions.to(device);
+  packing.offsets_device = to_device(offsets, device);
+  packing.positions = to_device(positions, device);
   return packing;
 }
 

@@ -66,6 +66,23 @@ at::Tensor logprobs_backward_cpu(const at::Tensor& z, const at::Tensor& targets,
   return z.to(dtype);
 }
 
+/// Logits of a chunk, and what their gradient needs; `z` may be overwritten.
+struct ChunkBackward {
+  at::Tensor z, targets, lse, d_logp;
+};
+
+/// -> d_hidden [n, E] of the chunk; adds into d_weight unless it is undefined.
+void add_logits_backward(const ChunkBackward& chunk, const at::Tensor& hidden,
+                         const at::Tensor& weight, at::Tensor& d_weight, at::Tensor d_hidden) {
+  const auto backward = chunk.z.is_cuda() ? cuda::logprobs_backward : logprobs_backward_cpu;
+  const at::Tensor d_logits =
+      backward(chunk.z, chunk.targets, chunk.lse, chunk.d_logp, hidden.scalar_type());
+  at::mm_out(d_hidden, d_logits, weight);
+  if (d_weight.defined()) {
+    at::addmm_out(d_weight, d_weight, d_logits.t(), hidden);
+  }
+}
+
 }  // namespace
 
 TokenLogprobs token_logprobs(const at::Tensor& hidden, const ParamView& table,
@@ -97,17 +114,33 @@ at::Tensor token_logprobs_backward(const at::Tensor& d_logp, const at::Tensor& h
   for_chunks(hidden, columns, [&](int64_t first, int64_t rows) {
     const at::Tensor x = hidden.narrow(0, first, rows);
     const at::Tensor z = product_fp32(x, weight);
-    const auto backward = z.is_cuda() ? cuda::logprobs_backward : logprobs_backward_cpu;
-    const at::Tensor d_logits =
-        backward(z, targets.narrow(0, first, rows), saved.lse.narrow(0, first, rows),
-                 d_logp.narrow(0, first, rows), hidden.scalar_type());
-    at::Tensor d_rows = d_hidden.narrow(0, first, rows);
-    at::mm_out(d_rows, d_logits, weight);
-    if (d_weight.defined()) {
-      at::addmm_out(d_weight, d_weight, d_logits.t(), x);
-    }
+    add_logits_backward({z, targets.narrow(0, first, rows), saved.lse.narrow(0, first, rows),
+                         d_logp.narrow(0, first, rows)},
+                        x, weight, d_weight, d_hidden.narrow(0, first, rows));
   });
   return d_hidden;
+}
+
+LearnedLogprobs learn_token_logprobs(const at::Tensor& d_logp, const at::Tensor& hidden,
+                                     const ParamView& table, const at::Tensor& targets,
+                                     int64_t vocab, const at::Tensor& d_table) {
+  const int64_t columns = columns_of(table.read(), vocab);
+  const at::Tensor weight = table.read().narrow(0, 0, columns);
+  at::Tensor d_weight = d_table.defined() ? d_table.narrow(0, 0, columns) : at::Tensor();
+  const auto options = hidden.options().dtype(at::kFloat);
+  LearnedLogprobs result{
+      {at::empty({hidden.size(0)}, options), at::empty({hidden.size(0)}, options), {}},
+      at::empty_like(hidden)};
+  for_chunks(hidden, columns, [&](int64_t first, int64_t rows) {
+    const auto part = [&](const at::Tensor& x) { return x.narrow(0, first, rows); };
+    const at::Tensor z = product_fp32(part(hidden), weight);
+    const TokenLogprobs out = rows_of(result.logprobs, first, rows);
+    z.is_cuda() ? cuda::logprobs(z, part(targets), out)
+                : logprobs_cpu(z.clone(), part(targets), out);
+    add_logits_backward({z, part(targets), out.lse, part(d_logp)}, part(hidden), weight, d_weight,
+                        part(result.d_hidden));
+  });
+  return result;
 }
 
 at::Tensor logits(const at::Tensor& hidden, const ParamView& table) {

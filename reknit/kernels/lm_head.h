@@ -30,6 +30,16 @@ at::Tensor token_logprobs_backward(const at::Tensor& d_logp, const at::Tensor& h
                                    const TokenLogprobs& saved, int64_t vocab,
                                    const at::Tensor& d_table);
 
+/// token_logprobs without entropies and token_logprobs_backward in one: where the gradient is
+/// known beforehand, the logits are computed once.
+struct LearnedLogprobs {
+  TokenLogprobs logprobs;
+  at::Tensor d_hidden;  ///< [N, E]
+};
+LearnedLogprobs learn_token_logprobs(const at::Tensor& d_logp, const at::Tensor& hidden,
+                                     const ParamView& table, const at::Tensor& targets,
+                                     int64_t vocab, const at::Tensor& d_table);
+
 /// hidden [B, E] -> [B, V] fp32 logits (all columns).
 at::Tensor logits(const at::Tensor& hidden, const ParamView& table);
 

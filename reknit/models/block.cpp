@@ -114,14 +114,22 @@ at::Tensor up_to_activation(const ModelSpec& spec, const Full& params, const at:
   at::Tensor middle = around_attn.leave(x, std::move(branch), keep.attn);
 
   const Residual around_mlp(spec, params, kMlpNormWeight);
-  keep.fc1_out = linear(around_mlp.enter(middle, keep.mlp), params, kFc1Weight);
-  keep.activated = ops::activation(keep.fc1_out, spec.activation);
+  const at::Tensor in = around_mlp.enter(middle, keep.mlp);
+  if (spec.activation == ops::Activation::kRelu) {
+    keep.activated =
+        ops::linear_activation(in, params[kFc1Weight], params[kFc1Bias], spec.activation);
+  } else {
+    keep.fc1_out = linear(in, params, kFc1Weight);
+    keep.activated = ops::activation(keep.fc1_out, spec.activation);
+  }
   return middle;
 }
 
 /// Of the MLP's two wide tensors one is enough; see BlockSaved.
-void drop_redundant(const ModelSpec& spec, BlockSaved& saved) {
-  (spec.activation == ops::Activation::kRelu ? saved.fc1_out : saved.activated).reset();
+void drop_redundant(BlockSaved& saved) {
+  if (saved.fc1_out.defined()) {
+    saved.activated.reset();
+  }
 }
 
 /// block_forward where nothing is kept and no reduction stands between a product and what
@@ -162,7 +170,7 @@ at::Tensor block_forward(const ModelSpec& spec, const Full& params, const at::Te
   at::Tensor branch = reduce.after_mlp(linear(keep.activated, params, kFc2Weight));
   branch = ops::dropout(branch, dropout.after_mlp);
   at::Tensor y = Residual(spec, params, kMlpNormWeight).leave(middle, std::move(branch), keep.mlp);
-  drop_redundant(spec, keep);
+  drop_redundant(keep);
   return y;
 }
 
@@ -172,7 +180,7 @@ BlockSaved block_recompute(const ModelSpec& spec, const Full& params, const at::
   BlockSaved saved;
   if (spec.norm_before) {
     up_to_activation(spec, params, x, attend, reduce, dropout, saved);
-    drop_redundant(spec, saved);
+    drop_redundant(saved);
   } else {  // the last norm reads the sum
     block_forward(spec, params, x, attend, reduce, &saved, dropout);
   }

@@ -1,5 +1,6 @@
 #include "reknit/models/decoder.h"
 
+#include "reknit/base/host_copy.h"
 #include "reknit/models/groups.h"
 #include "reknit/models/saved.h"
 
@@ -85,7 +86,8 @@ TokenBatch TokenBatch::of(const std::vector<int64_t>& tokens, std::vector<int64_
   for (const int64_t length : lengths) {
     spec.require_length(length);
   }
-  return {at::tensor(tokens, at::kLong).to(device), ops::Packing::of(std::move(lengths), device)};
+  return {to_device(at::tensor(tokens, at::kLong), device),
+          ops::Packing::of(std::move(lengths), device)};
 }
 
 Decoder::Decoder(ModelSpec spec, std::shared_ptr<const BlockReduce> reduce)
@@ -198,6 +200,12 @@ at::Tensor Decoder::head_backward(ParamSource& params, Saved& saved,
     const int output = spec_.value_head ? at_head.value : at_head.table;
     d_hidden = read(group[output], gradients[output]);
   }
+  return finish_head_backward(params, group, std::move(gradients), saved, d_hidden);
+}
+
+at::Tensor Decoder::finish_head_backward(ParamSource& params, const Full& group,
+                                         Gradients gradients, Saved& saved,
+                                         at::Tensor d_hidden) const {
   saved.hidden.reset();
   at::Tensor d_x =
       reknit::head_backward(spec_, group, gradients, d_hidden, std::exchange(saved.head, {}));
@@ -271,6 +279,48 @@ void Decoder::logprobs_backward(ParamSource& params, std::shared_ptr<Saved> save
                                         spec_.vocab, d_table);
   };
   blocks_backward(params, kept, head_backward(params, kept, read));
+}
+
+ops::TokenLogprobs Decoder::learn_logprobs(ParamSource& params, const TokenBatch& batch,
+                                           const at::Tensor& targets, const at::Tensor& d_logp,
+                                           std::shared_ptr<Saved>* saved,
+                                           Checkpointing checkpointing) const {
+  require_head(/*value_head=*/false);
+  const auto keep = start_saving(batch, checkpointing);
+  const at::Tensor x = blocks_forward(params, batch, Phase::kForward, keep.get());
+  const GroupId head = head_group(spec_);
+  const auto learn = [&](const at::Tensor& hidden, const ParamView& table,
+                         const at::Tensor& d_table) {
+    return ops::learn_token_logprobs(d_logp, hidden, table, targets, spec_.vocab, d_table);
+  };
+  ops::LearnedLogprobs learned;
+  if (spec_.tied_output()) {
+    at::Tensor hidden;
+    {
+      const Full group = params.full(head, Phase::kForward);
+      hidden = reknit::head_forward(spec_, group, x, &keep->head);
+    }
+    const Full group = params.full(embed_group(), Phase::kForward);
+    Gradients gradients = params.gradients(embed_group());
+    const int table = EmbedParams::of(spec_).tokens;
+    learned = learn(hidden, group[table], gradients[table]);
+    params.reduce(std::move(gradients), /*last=*/false);
+  }
+  const Full group = params.full(head, spec_.tied_output() ? Phase::kBackward : Phase::kForward);
+  Gradients gradients = params.gradients(head);
+  if (!spec_.tied_output()) {
+    const int table = HeadParams::of(spec_).table;
+    learned =
+        learn(reknit::head_forward(spec_, group, x, &keep->head), group[table], gradients[table]);
+  }
+  keep->d_x = finish_head_backward(params, group, std::move(gradients), *keep, learned.d_hidden);
+  *saved = keep;
+  return learned.logprobs;
+}
+
+void Decoder::learn_backward(ParamSource& params, std::shared_ptr<Saved> saved) const {
+  Saved& kept = consume(saved);
+  blocks_backward(params, kept, std::exchange(kept.d_x, {}));
 }
 
 at::Tensor Decoder::values(ParamSource& params, const TokenBatch& batch, Phase phase,

@@ -84,6 +84,15 @@ class Decoder {
   void logprobs_backward(ParamSource& params, std::shared_ptr<Saved> saved,
                          const at::Tensor& d_logp) const;
 
+  /// logprobs whose d_logp [N] fp32 is known beforehand: runs the head backwards as well, with
+  /// logits that are computed once. -> as logprobs; `saved` is for learn_backward.
+  ops::TokenLogprobs learn_logprobs(ParamSource& params, const TokenBatch& batch,
+                                    const at::Tensor& targets, const at::Tensor& d_logp,
+                                    std::shared_ptr<Saved>* saved,
+                                    Checkpointing checkpointing = Checkpointing::kNone) const;
+  /// The rest of it: afterwards every group's gradients are filled and being reduced.
+  void learn_backward(ParamSource& params, std::shared_ptr<Saved> saved) const;
+
   /// Values of the value head, one per token: [N] fp32.
   at::Tensor values(ParamSource& params, const TokenBatch& batch, Phase phase,
                     std::shared_ptr<Saved>* saved = nullptr,
@@ -117,6 +126,8 @@ class Decoder {
   void head_forward(ParamSource& params, const at::Tensor& x, Phase phase, Saved* saved,
                     const ReadHidden& read) const;
   at::Tensor head_backward(ParamSource& params, Saved& saved, const ReadHiddenBackward& read) const;
+  at::Tensor finish_head_backward(ParamSource& params, const Full& group, Gradients gradients,
+                                  Saved& saved, at::Tensor d_hidden) const;
   void blocks_backward(ParamSource& params, Saved& saved, at::Tensor d_x) const;
   at::Tensor read_logits(ParamSource& params, const at::Tensor& x) const;
   std::shared_ptr<Saved> start_saving(const TokenBatch& batch, Checkpointing checkpointing) const;

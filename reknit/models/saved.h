@@ -24,6 +24,7 @@ class Saved {
   at::Tensor hidden;            ///< [N, embed_dim]
   at::Tensor targets;           ///< logprobs only
   ops::TokenLogprobs logprobs;  ///< logprobs only
+  at::Tensor d_x;               ///< [N, H] of the last block; learn_logprobs only
 };
 
 }  // namespace reknit

@@ -64,6 +64,26 @@ TEST_P(LmHead, BackwardMatchesCentralDifferencesAndSkipsTokensWithoutTarget) {
   EXPECT_TRUE(at::equal(frozen, d_hidden));
 }
 
+TEST_P(LmHead, LearningInOnePassGivesWhatForwardAndBackwardGive) {
+  // 65,536 columns: a chunk is 128 rows.
+  const at::Tensor hidden = normal({150, 8});
+  const at::Tensor table = normal({65536, 8}, 0.5);
+  const at::Tensor targets = integers(65000, {150});
+  targets[3] = -1;
+  const at::Tensor d_logp = normal({150}).to(at::kFloat);
+  const at::Tensor d_table = at::ones({65536, 8}, options());
+  const at::Tensor d_learned = at::ones({65536, 8}, options());
+  const TokenLogprobs saved = token_logprobs(hidden, view(table), targets, 65530, false);
+  const at::Tensor d_hidden =
+      token_logprobs_backward(d_logp, hidden, view(table), targets, saved, 65530, d_table);
+  const LearnedLogprobs learned =
+      learn_token_logprobs(d_logp, hidden, view(table), targets, 65530, d_learned);
+  EXPECT_TRUE(at::equal(learned.logprobs.logp, saved.logp));
+  EXPECT_TRUE(at::equal(learned.logprobs.lse, saved.lse));
+  EXPECT_TRUE(at::equal(learned.d_hidden, d_hidden));
+  EXPECT_TRUE(at::equal(d_learned, d_table));
+}
+
 TEST_P(LmHead, ManyChunksGiveWhatOneRowAloneGives) {
   // 65,536 columns: a chunk is 128 rows.
   const at::Tensor hidden = normal({300, 8});
