@@ -77,7 +77,7 @@ void finish(GenerateOptions& o, bool has_prompt) {
   o.model_dir = require_model("--model", o.model_dir);
   o.tokenizer_dir = require_model("--tokenizer", o.tokenizer_dir);
   require_files("--prompts", o.prompts);
-  require_out_file(o.out);
+  require_out_file("--out", o.out);
   finish_run(o);
   SettingsRequest request;
   request.trains = false;

@@ -2,6 +2,7 @@
 #include "apps/commands.h"
 #include "apps/progress.h"
 #include "apps/session.h"
+#include "apps/tracing.h"
 #include "reknit/engine/parts.h"
 
 #include <ATen/ATen.h>
@@ -119,12 +120,15 @@ int run_generate(const GenerateOptions& options) {
     job.prompts.push_back(prompt_tokens(row, tokenizer));
   }
   std::string result;
+  TraceFile trace(options);
   run_on_ranks(rank_plan(options), [&](RankEnvironment& environment) {
+    const auto recorder = trace.record();
     std::string text = run_rank(job, environment);
     if (environment.world->rank() == 0) {
       result = std::move(text);
     }
   });
+  trace.write();
   const bool writes = !options.place.launched || options.place.launched->rendezvous.rank == 0;
   if (writes && (!result.empty() || !options.out.empty())) {
     write_result(options.out, result);

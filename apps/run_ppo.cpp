@@ -6,6 +6,7 @@
 #include "apps/ppo_reward.h"
 #include "apps/session.h"
 #include "apps/signals.h"
+#include "apps/tracing.h"
 #include "apps/train_run.h"
 #include "reknit/base/log.h"
 #include "reknit/checkpoint/run_folder.h"
@@ -163,7 +164,10 @@ class RankRun final : public TrainRun {
   }
 
  private:
-  Plan plan() const override { return {"ppo", steps_, 1}; }
+  Plan plan() const override {
+    const DeepSpeedConfig& config = options_.actor.reading.config;
+    return {"ppo", steps_, 1, config.comms_logger, config.steps_per_print};
+  }
   std::string config() const override { return config_of(options_); }
   std::string headline() const override {
     return str("ppo: ", world().size(), " ranks, ", steps_, " steps of ", settings_.global_batch,
@@ -330,9 +334,12 @@ int run_ppo(const PpoOptions& options) {
   if (options.resume.empty()) {
     folder.write("config.json", config_of(options));
   }
+  TraceFile trace(options);
   run_on_ranks(rank_plan(options), [&](RankEnvironment& environment) {
+    const auto recorder = trace.record();
     RankRun(options, inputs, settings, environment, folder).run();
   });
+  trace.write();
   return 0;
 }
 

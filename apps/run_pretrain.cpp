@@ -6,6 +6,7 @@
 #include "apps/pretrain_report.h"
 #include "apps/session.h"
 #include "apps/signals.h"
+#include "apps/tracing.h"
 #include "apps/train_run.h"
 #include "reknit/base/log.h"
 #include "reknit/engine/comm_report.h"
@@ -110,7 +111,9 @@ class RankRun final : public TrainRun {
 
  private:
   Plan plan() const override {
-    return {"pretrain", steps_, options_.settings.reading.config.steps_per_print.value_or(10)};
+    const DeepSpeedConfig& config = options_.settings.reading.config;
+    return {"pretrain", steps_, config.steps_per_print.value_or(10), config.comms_logger,
+            config.steps_per_print};
   }
 
   std::string headline() const override {
@@ -308,9 +311,12 @@ int run_pretrain(const PretrainOptions& options) {
   if (options.resume.empty()) {
     folder.write("config.json", config_of(options));
   }
+  TraceFile trace(options);
   run_on_ranks(rank_plan(options), [&](RankEnvironment& environment) {
+    const auto recorder = trace.record();
     RankRun(options, inputs, environment, folder).run();
   });
+  trace.write();
   return 0;
 }
 

@@ -1,6 +1,7 @@
 // reknit score: log-probabilities, or values, of given texts.
 #include "apps/commands.h"
 #include "apps/session.h"
+#include "apps/tracing.h"
 #include "reknit/engine/parts.h"
 
 #include <ATen/ATen.h>
@@ -133,12 +134,15 @@ int run_score(const ScoreOptions& options) {
     inputs.push_back(row_tokens(row, tokenizer));
   }
   std::string result;
+  TraceFile trace(options);
   run_on_ranks(rank_plan(options), [&](RankEnvironment& environment) {
+    const auto recorder = trace.record();
     std::string text = run_rank(options, folder, inputs, environment);
     if (environment.world->rank() == 0) {
       result = std::move(text);
     }
   });
+  trace.write();
   if (!options.place.launched || options.place.launched->rendezvous.rank == 0) {
     write_result(options.out, result);
   }

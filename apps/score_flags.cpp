@@ -17,7 +17,7 @@ void finish(ScoreOptions& o) {
   o.model_dir = require_model("--model", o.model_dir);
   o.tokenizer_dir = require_model("--tokenizer", o.tokenizer_dir);
   require_files("--input", o.inputs);
-  require_out_file(o.out);
+  require_out_file("--out", o.out);
   finish_run(o);
   SettingsRequest request;
   request.trains = false;

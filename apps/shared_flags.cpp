@@ -68,7 +68,8 @@ void add_run_flags(CLI::App& app, RunOptions& o) {
       ->type_name("SECONDS")
       ->capture_default_str()
       ->group(running);
-  app.add_option("--trace", o.trace_file, "Not built in: life of every group as a Chrome trace")
+  app.add_option("--trace", o.trace_file,
+                 "Life of every group and collective, for Chrome or Perfetto")
       ->type_name("FILE")
       ->group(running);
 }
@@ -175,16 +176,16 @@ void require_files(const std::string& flag, const std::vector<std::string>& path
   }
 }
 
-void require_out_file(const std::string& path) {
+void require_out_file(const std::string& flag, const std::string& path) {
   if (path.empty()) {
     return;
   }
   if (fs::is_directory(path)) {
-    throw UsageError(str("--out ", path, " is a folder, not a file"), "name a file in it");
+    throw UsageError(str(flag, " ", path, " is a folder, not a file"), "name a file in it");
   }
   const fs::path folder = fs::absolute(path).parent_path();
   if (!fs::is_directory(folder)) {
-    throw UsageError(str("--out ", path, ": there is no folder ", folder.string()),
+    throw UsageError(str(flag, " ", path, ": there is no folder ", folder.string()),
                      "make it first");
   }
 }
@@ -204,9 +205,7 @@ void finish_run(RunOptions& o) {
   if (!o.config_file.empty()) {
     require_file("--config", o.config_file);
   }
-  if (!o.trace_file.empty()) {
-    throw UsageError("--trace is not built into this version", "leave it out");
-  }
+  require_out_file("--trace", o.trace_file);
   o.place = resolve_place(o);
 }
 

@@ -35,8 +35,8 @@ void keep_inputs(const TrainOptions& options, std::vector<std::string> inputs);
 void require_file(const std::string& flag, const std::string& path);
 void require_files(const std::string& flag, const std::vector<std::string>& paths);
 
-/// Throws UsageError unless a file could be written at `path` (empty: standard output).
-void require_out_file(const std::string& path);
+/// Throws UsageError naming the flag unless a file could be written at `path` (empty: none).
+void require_out_file(const std::string& flag, const std::string& path);
 
 /// The model folder for a path or a name in the local cache; empty stays empty. Throws
 /// InputError naming flag and path.

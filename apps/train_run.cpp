@@ -7,6 +7,26 @@
 #include <filesystem>
 
 namespace reknit {
+namespace {
+
+// In this library's words; none: all.
+std::optional<std::vector<std::string>> logged_operations(const CommsLoggerConfig& config) {
+  if (config.prof_all) {
+    return std::nullopt;
+  }
+  std::vector<std::string> names;
+  for (const std::string& name : config.prof_ops) {
+    const bool gather = name.starts_with("all_gather");
+    const bool scatter = name.starts_with("reduce_scatter");
+    names.push_back(gather                        ? "all_gather"
+                    : scatter                     ? "reduce_scatter"
+                    : name == "all_to_all_single" ? "all_to_all"
+                                                  : name);
+  }
+  return names;
+}
+
+}  // namespace
 
 TrainRun::TrainRun(const TrainOptions& options, Communicator& world, RunFolder& folder)
     : options_(options), world_(world), folder_(folder) {}
@@ -26,9 +46,20 @@ void TrainRun::run() {
   if (leader()) {
     progress_.emplace(plan_.command, plan_.steps);
   }
+  // A trace has brought its own.
+  std::optional<Recorder> recorder;
+  if (plan_.comms_logger.enabled) {
+    comm_log_.emplace(logged_operations(plan_.comms_logger));
+    if (Recorder::current() == nullptr) {
+      recorder.emplace(nullptr);
+    }
+    Recorder::current()->collect(false);  // what came before the first step
+  }
   const auto start = Clock::now();
   while (step_ < plan_.steps && !should_stop(start)) {
+    const Moment begin;
     take_step(step_++);
+    record_step(begin);
     report();
     saver_.poll();
     if (options_.save_interval && step_ % *options_.save_interval == 0 && step_ < plan_.steps) {
@@ -36,6 +67,9 @@ void TrainRun::run() {
     }
   }
   conclude();
+  if (comm_log_ && !(plan_.comms_interval && step_ % *plan_.comms_interval == 0)) {
+    say(comm_log_->table());
+  }
   progress_.reset();
   if (options_.save_interval && step_ > saved_) {
     save(SaveFrom::kShards);
@@ -66,15 +100,42 @@ void TrainRun::say(const std::string& text) {
   }
 }
 
+// What the trace and the communication log keep of the step.
+void TrainRun::record_step(const Moment& begin) {
+  Recorder* recorder = Recorder::current();
+  if (recorder == nullptr) {
+    return;
+  }
+  recorder->span("steps", "step", begin, step_);
+  const std::vector<CommTime> times = recorder->collect(comm_log_.has_value());
+  if (!comm_log_) {
+    return;
+  }
+  const Recorder::Silence silence(*recorder);
+  comm_log_->add(times, waiting_of_ranks(world_, times));
+  for (const CommTime& time : times) {
+    if (plan_.comms_logger.verbose && leader() && comm_log_->takes(time.kind)) {
+      say(CommLog::line(time, plan_.comms_logger.debug));
+    }
+  }
+}
+
 void TrainRun::report() {
   if (!leader()) {
     return;
   }
   last_ = metrics();
+  if (comm_log_) {
+    comm_log_->extend(last_["comm"]);
+    last_["straggler"] = comm_log_->straggler();
+  }
   folder_.metrics(last_);
   written(last_);
   if (step_ % options_.log_interval.value_or(plan_.log_interval) == 0) {
     say(printed());
+  }
+  if (comm_log_ && plan_.comms_interval && step_ % *plan_.comms_interval == 0) {
+    say(comm_log_->table());
   }
   progress_->advance(step_);
 }
@@ -153,6 +214,9 @@ void TrainRun::finish(double seconds) {
                                     {"planned_steps", plan_.steps},
                                     {"seconds", seconds}};
   summarise(summary);
+  if (comm_log_) {
+    summary["comm"] = comm_log_->json();
+  }
   if (!last_.is_null()) {
     summary["last"] = last_;
   }

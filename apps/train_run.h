@@ -5,6 +5,7 @@
 #include "apps/progress.h"
 #include "apps/run_folder.h"
 #include "reknit/checkpoint/hf_folder.h"
+#include "reknit/engine/comm_report.h"
 #include "reknit/engine/run_saver.h"
 
 #include <nlohmann/json.hpp>
@@ -23,6 +24,8 @@ class TrainRun {
     std::string command;       ///< "ppo"
     int64_t steps = 0;         ///< of the whole run
     int64_t log_interval = 1;  ///< unless --log-interval says
+    CommsLoggerConfig comms_logger = {};
+    std::optional<int64_t> comms_interval = {};  ///< steps between its tables; none: at the end
   };
 
   /// All three outlive it.
@@ -85,6 +88,7 @@ class TrainRun {
   void require_equal(const nlohmann::json& remembered, const char* key, const nlohmann::json& now,
                      const std::string& path) const;
   bool should_stop(Clock::time_point start);
+  void record_step(const Moment& begin);
   void report();
   RunState state();
   void save(SaveFrom from);
@@ -96,6 +100,7 @@ class TrainRun {
   RunFolder& folder_;
   Plan plan_;
   std::optional<Progress> progress_;
+  std::optional<CommLog> comm_log_;  ///< if the config asks for it
   RunSaver saver_;
   std::string stopped_;  ///< why: the first rank's reason; empty while it goes on
   nlohmann::ordered_json last_;

@@ -87,6 +87,8 @@ class FaultCommunicator : public OperationCommunicator {
   void require_alive() override { inner_->require_alive(); }
 
  protected:
+  bool records() const override { return false; }
+
   std::unique_ptr<Work> start(Operation operation, const Stream& stream) override {
     const int64_t index = next_++;
     Fault fault = plan_(operation.kind, index, rank());

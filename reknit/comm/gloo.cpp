@@ -3,8 +3,10 @@
 #include "reknit/base/error.h"
 #include "reknit/base/error_text.h"
 #include "reknit/base/random.h"
+#include "reknit/comm/abort_note.h"
 #include "reknit/comm/gloo_transport.h"
 #include "reknit/comm/perform.h"
+#include "reknit/comm/recorder.h"
 
 #include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
@@ -82,8 +84,8 @@ class GlooGroup : public JobMember {
   void reduce_scatter(const at::Tensor& full, const at::Tensor& shard, ReduceOp op);
   void all_reduce(const at::Tensor& tensor, ReduceOp op);
   std::string diagnosis(const Item& item, const std::string& what);
-  void fail(const std::string& reason) noexcept;
-  void throw_if_aborted();
+  void end(const std::string& reason, bool own) noexcept;
+  void note_abort(const std::string& reason, bool own) noexcept;
   void settle(std::unique_lock<std::mutex>& lock, const Item& item);
 
   const std::shared_ptr<JobStore> job_;
@@ -97,8 +99,7 @@ class GlooGroup : public JobMember {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Item>> queue_;
-  std::optional<std::string> aborted_;
-  bool own_failure_ = false;  ///< this rank found the error and has not thrown it yet
+  AbortNote aborted_;
   bool busy_ = false;
   bool stop_ = false;
   std::thread worker_;
@@ -143,28 +144,16 @@ std::shared_ptr<Item> GlooGroup::enqueue(Operation operation) {
   auto item = std::make_shared<Item>();
   item->operation = std::move(operation);
   std::lock_guard lock(mutex_);
-  throw_if_aborted();
+  aborted_.require_none();
   item->sequence = joined_++;
   queue_.push_back(item);
   changed_.notify_all();
   return item;
 }
 
-/// Needs the lock. The rank that found the error throws it as its own, once.
-void GlooGroup::throw_if_aborted() {
-  if (!aborted_) {
-    return;
-  }
-  if (own_failure_) {
-    own_failure_ = false;
-    throw CommError(*aborted_);
-  }
-  throw AbortedError(*aborted_);
-}
-
 void GlooGroup::require_alive() {
   std::lock_guard lock(mutex_);
-  throw_if_aborted();
+  aborted_.require_none();
 }
 
 void GlooGroup::work() {
@@ -184,13 +173,16 @@ void GlooGroup::work() {
     std::string failure;
     try {
       run(*item);
+      if (item->operation.record) {
+        item->operation.record->finish(Stream());
+      }
     } catch (const CommError& error) {
       failure = error.what();
     } catch (const std::exception& error) {
       failure = diagnosis(*item, first_line(error));
     }
     if (!failure.empty()) {
-      fail(failure);
+      end(failure, true);
     }
     item->operation.in.clear();
     item->operation.out.clear();
@@ -285,7 +277,7 @@ void GlooGroup::all_reduce(const at::Tensor& tensor, ReduceOp op) {
 std::string GlooGroup::diagnosis(const Item& item, const std::string& what) {
   const auto aborted = [&] {
     std::lock_guard lock(mutex_);
-    return aborted_.has_value() || stop_;
+    return aborted_ || stop_;
   };
   const std::string start = str("group ", options_.name, ": ", name_of(item.operation.kind), " #",
                                 item.sequence, " failed on rank ", rank_, ": ");
@@ -303,15 +295,6 @@ std::string GlooGroup::diagnosis(const Item& item, const std::string& what) {
   return start + what;
 }
 
-/// Aborts because of an error that this rank has found.
-void GlooGroup::fail(const std::string& reason) noexcept {
-  {
-    std::lock_guard lock(mutex_);
-    own_failure_ = own_failure_ || !aborted_;
-  }
-  abort(reason);
-}
-
 void GlooGroup::wait(const Item& item) {
   std::unique_lock lock(mutex_);
   const auto deadline = Clock::now() + options_.timeout;
@@ -327,12 +310,12 @@ void GlooGroup::wait(const Item& item) {
     lock.lock();
     if (!over()) {
       lock.unlock();
-      fail(sentence);
+      end(sentence, true);
       lock.lock();
     }
   }
   settle(lock, item);
-  throw_if_aborted();
+  aborted_.require_none();
 }
 
 /// Blocks while the worker may still touch the item's tensors (not for ever: they are
@@ -353,14 +336,22 @@ void GlooGroup::abandon(const Item& item) noexcept {
 }
 
 void GlooGroup::abort(const std::string& reason) noexcept {
-  hear_abort(reason);
+  end(reason, false);
+}
+
+/// Here and everywhere; `own`: this rank has found the error.
+void GlooGroup::end(const std::string& reason, bool own) noexcept {
+  note_abort(reason, own);
   job_->abort(path_, reason);
 }
 
 void GlooGroup::hear_abort(const std::string& reason) noexcept {
+  note_abort(reason, false);
+}
+
+void GlooGroup::note_abort(const std::string& reason, bool own) noexcept {
   std::lock_guard lock(mutex_);
-  if (!aborted_) {
-    aborted_ = reason;
+  if (aborted_.set(reason, own)) {
     queue_.clear();
     changed_.notify_all();
   }

@@ -3,6 +3,7 @@
 #include "reknit/base/error.h"
 #include "reknit/base/error_text.h"
 #include "reknit/base/pause.h"
+#include "reknit/comm/recorder.h"
 
 #include <c10/core/DeviceGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -130,26 +131,20 @@ void NcclGroup::install(int rank, c10::Device device, ncclComm_t comm) {
 
 void NcclGroup::require_alive() {
   Lock lock(mutex_);
-  if (!aborted_) {
-    return;
-  }
-  if (own_failure_) {
-    own_failure_ = false;
-    throw CommError(*aborted_);
-  }
-  throw AbortedError(*aborted_);
+  aborted_.require_none();
 }
 
+/// Because of an error that was found here.
 void NcclGroup::fail(const std::string& reason) noexcept {
-  {
-    Lock lock(mutex_);
-    own_failure_ = own_failure_ || !aborted_;
-  }
-  abort(reason);
+  end(reason, true);
 }
 
 void NcclGroup::abort(const std::string& reason) noexcept {
-  hear_abort(reason);
+  end(reason, false);
+}
+
+void NcclGroup::end(const std::string& reason, bool own) noexcept {
+  note_abort(reason, own);
   if (job_) {
     job_->abort(path_, reason);
   }
@@ -157,13 +152,16 @@ void NcclGroup::abort(const std::string& reason) noexcept {
 }
 
 void NcclGroup::hear_abort(const std::string& reason) noexcept {
+  note_abort(reason, false);
+}
+
+void NcclGroup::note_abort(const std::string& reason, bool own) noexcept {
   std::vector<std::shared_ptr<NcclGroup>> parts;
   {
     Lock lock(mutex_);
-    if (aborted_) {
+    if (!aborted_.set(reason, own)) {
       return;
     }
-    aborted_ = reason;
     // With a job the parts hear of it by their paths.
     for (const auto& [key, part] : job_ ? decltype(parts_){} : parts_) {
       if (auto alive = part.lock()) {
@@ -368,6 +366,9 @@ InFlight NcclGroup::start(int rank, const Operation& operation, const Stream& gi
   InFlight in_flight{operation.kind, sequence, Clock::now() + options_.timeout,
                      std::make_shared<Event>()};
   in_flight.done->record(stream);
+  if (operation.record) {
+    operation.record->finish(stream);
+  }
   {
     Lock lock(local.mutex);
     local.in_flight.push_back(in_flight);
@@ -500,7 +501,7 @@ void NcclGroup::poll() noexcept {
   bool aborted = false;
   {
     Lock lock(mutex_);
-    aborted = aborted_.has_value();
+    aborted = static_cast<bool>(aborted_);
   }
   if (aborted) {
     close();

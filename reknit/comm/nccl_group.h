@@ -1,6 +1,7 @@
 // The ranks of an NCCL group that live in this process, and the watch over them.
 #pragma once
 
+#include "reknit/comm/abort_note.h"
 #include "reknit/comm/job_store.h"
 #include "reknit/comm/nccl_buffer.h"
 #include "reknit/comm/operation.h"
@@ -110,6 +111,8 @@ class NcclGroup : public JobMember {
   using Lock = std::lock_guard<std::mutex>;
 
   void fail(const std::string& reason) noexcept;
+  void end(const std::string& reason, bool own) noexcept;
+  void note_abort(const std::string& reason, bool own) noexcept;
   ncclResult_t issue(LocalRank& rank, const Operation& operation,
                      const std::vector<ncclDataType_t>& types, const Stream& stream);
   void register_buffers(LocalRank& rank, const std::vector<NcclRange>& ranges);
@@ -131,8 +134,7 @@ class NcclGroup : public JobMember {
   std::vector<std::unique_ptr<LocalRank>> ranks_;  ///< by rank; absent: another process's
 
   mutable std::mutex mutex_;
-  std::optional<std::string> aborted_;
-  bool own_failure_ = false;  ///< found here and not thrown yet
+  AbortNote aborted_;
   bool closed_ = false;
   std::map<std::pair<int64_t, int>, std::weak_ptr<NcclGroup>> parts_;
 

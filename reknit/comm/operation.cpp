@@ -2,6 +2,7 @@
 
 #include "reknit/base/error.h"
 #include "reknit/base/random.h"
+#include "reknit/comm/recorder.h"
 #include "reknit/comm/topology.h"
 
 #include <algorithm>
@@ -245,11 +246,22 @@ std::string abandon_sentence(const CommOptions& options, CommKind kind, int64_t 
              " #", sequence, " without waiting for it");
 }
 
+OperationCommunicator::OperationCommunicator() = default;
+
+OperationCommunicator::~OperationCommunicator() {
+  if (history_) {
+    history_->communicator = nullptr;
+  }
+}
+
 std::unique_ptr<Work> OperationCommunicator::checked_start(Operation operation,
                                                            const Stream& stream) {
   check(operation, size(), stream);
   CommCounts::Entry& entry = entry_of(counts_, operation.kind);
   const CommCounts::Entry traffic = traffic_of(operation, options().nodes, rank(), size());
+  if (Recorder* recorder = Recorder::current(); recorder != nullptr && records()) {
+    operation.record = recorder->begin(*this, history_, operation, stream);
+  }
   auto work = start(std::move(operation), stream);
   entry += traffic;
   return work;

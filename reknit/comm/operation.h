@@ -10,6 +10,9 @@
 
 namespace reknit {
 
+struct CommHistory;
+struct CommRecord;
+
 enum class CommKind {
   kAllGather,
   kReduceScatter,
@@ -41,6 +44,7 @@ struct Operation {
   std::string name;          ///< split only
   std::vector<at::Tensor> in;
   std::vector<at::Tensor> out;
+  std::shared_ptr<CommRecord> record;  ///< where the backend notes the end; null: nobody asks
 
   /// The tensors that hold the payload: the full side of gathers and scatters.
   const std::vector<at::Tensor>& payload() const {
@@ -87,12 +91,16 @@ std::string abandon_sentence(const CommOptions& options, CommKind kind, int64_t 
 /// operation to one `start`.
 class OperationCommunicator : public Communicator {
  public:
+  OperationCommunicator();
+  ~OperationCommunicator() override;
   const CommCounts& counts() const override { return counts_; }
 
  protected:
   /// Joins `operation`, ordered after the work queued on `stream`; throws CommError
   /// if the group is aborted.
   virtual std::unique_ptr<Work> start(Operation operation, const Stream& stream) = 0;
+  /// False where another communicator does the work, which then is the one to be recorded.
+  virtual bool records() const { return true; }
 
   std::unique_ptr<Work> start_all_gather(const std::vector<GatherPair>& pairs,
                                          const Stream& stream) final;
@@ -110,6 +118,7 @@ class OperationCommunicator : public Communicator {
   std::unique_ptr<Work> checked_start(Operation operation, const Stream& stream);
 
   CommCounts counts_;
+  std::shared_ptr<CommHistory> history_;  ///< what this rank's Recorder notes; null: nobody asks
 };
 
 }  // namespace reknit

@@ -4,6 +4,7 @@
 #include "reknit/base/error_text.h"
 #include "reknit/base/pause.h"
 #include "reknit/comm/perform.h"
+#include "reknit/comm/recorder.h"
 
 #include <algorithm>
 #include <condition_variable>
@@ -61,6 +62,7 @@ class ThreadGroup : public std::enable_shared_from_this<ThreadGroup> {
   [[noreturn]] void fail(std::unique_lock<std::mutex>& lock, const std::string& reason);
   void perform_joint(Joint& joint);
   void queue_on_devices(Joint& joint);
+  static Stream stream_of(const Joint& joint, const Operation& side);
   void make_split(Joint& joint);
 
   const int size_;
@@ -235,6 +237,21 @@ void ThreadGroup::perform_joint(Joint& joint) {
   } else {
     queue_on_devices(joint);
   }
+  for (const Operation& side : joint.sides) {
+    if (side.record) {
+      side.record->finish(stream_of(joint, side));
+    }
+  }
+}
+
+/// Where the rank with this side gets its result.
+Stream ThreadGroup::stream_of(const Joint& joint, const Operation& side) {
+  for (const Stream& stream : joint.streams) {
+    if (!side.payload().empty() && side.payload().front().device() == stream.device()) {
+      return stream;
+    }
+  }
+  return {};
 }
 
 void ThreadGroup::queue_on_devices(Joint& joint) {

@@ -210,10 +210,26 @@ class Reader {
       case KeyKind::kNumberList:
         return list_mistake(key, value);
       case KeyKind::kTextList:
-        return value.is_array() ? "" : "must be a list";
+        return text_list_mistake(key, value);
       default:
         return "";
     }
+  }
+
+  /// Of any length; each one of the choices, if there are any.
+  static std::string text_list_mistake(const KeySpec& key, const json& value) {
+    if (!value.is_array()) {
+      return "must be a list";
+    }
+    for (const json& item : value) {
+      if (!item.is_string()) {
+        return "must be a list of texts";
+      }
+      if (!key.choices.empty() && choice(key, item.get<std::string>()).empty()) {
+        return str("each must be one of ", key.choices);
+      }
+    }
+    return "";
   }
 
   static std::string list_mistake(const KeySpec& key, const json& value) {
@@ -279,6 +295,8 @@ class Reader {
       **p = is_choice ? choice(key, text) : text;
     } else if (auto p = std::get_if<std::vector<double>*>(&target)) {
       **p = value.get<std::vector<double>>();
+    } else if (auto p = std::get_if<std::vector<std::string>*>(&target)) {
+      **p = value.get<std::vector<std::string>>();
     }
   }
 

@@ -108,6 +108,15 @@ struct MonitorConfig {
   std::string job_name = "DeepSpeedJobName";
 };
 
+/// The communication log; docs/communication.md.
+struct CommsLoggerConfig {
+  bool enabled = false;
+  bool verbose = false;               ///< a line for each operation
+  bool prof_all = true;               ///< false: only prof_ops
+  bool debug = false;                 ///< those lines name group and number
+  std::vector<std::string> prof_ops;  ///< "all_gather", ...; DeepSpeed's names are turned into ours
+};
+
 struct HybridConfig {
   bool release_inference_cache = false;
   bool pin_parameters = true;  ///< false: gather layer by layer
@@ -127,6 +136,7 @@ struct DeepSpeedConfig {
   HybridConfig hybrid;
   MonitorConfig tensorboard;
   MonitorConfig csv_monitor;
+  CommsLoggerConfig comms_logger;
 
   Precision precision() const {
     return fp16.enabled ? Precision::kFp16 : bf16.enabled ? Precision::kBf16 : Precision::kFp32;

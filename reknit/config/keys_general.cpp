@@ -174,16 +174,9 @@ std::vector<KeySpec> activation_checkpointing() {
 }
 
 std::vector<KeySpec> profilers() {
-  const std::string_view counts = "metrics.jsonl has counts and bytes of every operation";
   const std::string_view flops = "metrics.jsonl has tflops for every step";
   const std::string_view timers = "metrics.jsonl has seconds for every step";
   return {
-      {"comms_logger", kSection, "null", "Logs every collective."},
-      {"comms_logger.enabled", kBool, "false", "Turns it on.", kNoMeaning, counts},
-      {"comms_logger.verbose", kBool, "false", "Prints each call.", kNoMeaning, counts},
-      {"comms_logger.prof_all", kBool, "true", "Counts all operations.", kNoMeaning, counts},
-      {"comms_logger.debug", kBool, "false", "Adds the caller's name.", kNoMeaning, counts},
-      {"comms_logger.prof_ops", kTextList, "[]", "Counts only these.", kNoMeaning, counts},
       {"flops_profiler", kSection, "null", "Counts floating-point operations."},
       {"flops_profiler.enabled", kBool, "false", "Turns it on.", kNoMeaning, flops},
       {"flops_profiler.recompute_fwd_factor", kNumber, "0.0", "Weight of recomputation.",
@@ -198,6 +191,49 @@ std::vector<KeySpec> profilers() {
       {"timers.throughput.enabled", kBool, "true", "Turns it on.", kNoMeaning, timers},
       {"timers.throughput.synchronized", kBool, "true", "Waits for the device.", kNoMeaning,
        timers},
+  };
+}
+
+std::vector<KeySpec> comms_logger() {
+  return {
+      {"comms_logger", kSection, "null", "Times of every collective; docs/communication.md."},
+      {"comms_logger.enabled",
+       kBool,
+       "false",
+       "Turns it on.",
+       {},
+       {},
+       TARGET(comms_logger.enabled)},
+      {"comms_logger.verbose",
+       kBool,
+       "false",
+       "Prints each operation of rank 0, at the end of its step.",
+       {},
+       {},
+       TARGET(comms_logger.verbose)},
+      {"comms_logger.prof_all",
+       kBool,
+       "true",
+       "All operations; false: those of prof_ops.",
+       {},
+       {},
+       TARGET(comms_logger.prof_all)},
+      {"comms_logger.debug",
+       kBool,
+       "false",
+       "With verbose: the group of ranks and the operation's number there.",
+       {},
+       {},
+       TARGET(comms_logger.debug)},
+      {"comms_logger.prof_ops",
+       kTextList,
+       "[]",
+       "The operations that are logged without prof_all.",
+       {},
+       {},
+       TARGET(comms_logger.prof_ops),
+       "all_gather|reduce_scatter|all_reduce|broadcast|all_to_all|barrier|all_gather_into_tensor|"
+       "reduce_scatter_tensor|all_to_all_single|all_gather_base|reduce_scatter_base"},
   };
 }
 
@@ -306,8 +342,8 @@ std::vector<KeySpec> storage() {
 
 std::vector<KeySpec> general_keys() {
   std::vector<KeySpec> keys;
-  for (const auto& part :
-       {kTopLevel, secondary(), activation_checkpointing(), profilers(), monitors(), storage()}) {
+  for (const auto& part : {kTopLevel, secondary(), activation_checkpointing(), profilers(),
+                           comms_logger(), monitors(), storage()}) {
     keys.insert(keys.end(), part.begin(), part.end());
   }
   return keys;

@@ -2,6 +2,7 @@
 
 #include "reknit/base/mutant.h"
 #include "reknit/base/rank.h"
+#include "reknit/comm/recorder.h"
 
 #include <algorithm>
 
@@ -62,16 +63,25 @@ void GroupState::require_state(bool ok, const char* action) const {
   }
 }
 
+/// For the trace, if there is one.
+void GroupState::record(const char* state, const Stream& stream) const {
+  if (Recorder* recorder = Recorder::current()) {
+    recorder->change_state(name_, state, stream, static_cast<int64_t>(version_));
+  }
+}
+
 void GroupState::begin_gather(Phase phase) {
   require_state(weights_ == WeightState::kSharded, "gather");
   phase_ = phase;
   weights_ = WeightState::kGathering;
   full_version_ = version_;
+  record("gathering", this_rank().gather);
 }
 
-void GroupState::finish_gather() {
+void GroupState::finish_gather(bool pinned) {
   require_state(weights_ == WeightState::kGathering, "finish the gather of");
   weights_ = WeightState::kFull;
+  record(pinned ? "pinned" : "gathered", this_rank().compute);
 }
 
 void GroupState::make_resident() {
@@ -100,6 +110,7 @@ void GroupState::shard() {
                     REKNIT_MUTANT(shard_without_reader_check),
                 "release");
   weights_ = WeightState::kSharded;
+  record(nullptr, this_rank().compute);
 }
 
 void GroupState::raise_version() {
@@ -110,6 +121,9 @@ void GroupState::raise_version() {
   ++version_;
   if (resident_) {
     full_version_ = version_;
+  }
+  if (Recorder* recorder = Recorder::current()) {
+    recorder->mark(name_, "updated", this_rank().compute, static_cast<int64_t>(version_));
   }
 }
 

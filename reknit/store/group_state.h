@@ -1,6 +1,7 @@
 // The two small state machines of a group: weights and gradients.
 #pragma once
 
+#include "reknit/base/stream.h"
 #include "reknit/store/param_ref.h"
 
 #include <cstdint>
@@ -45,8 +46,9 @@ class GroupState final : public ReadGuard {
   bool gradient_leased() const { return gradient_leased_; }
 
   void begin_gather(Phase phase);
-  /// The full copy is of the version that was current when its gather began.
-  void finish_gather();
+  /// The full copy is of the version that was current when its gather began. `pinned`: it
+  /// stays until unpin.
+  void finish_gather(bool pinned = false);
   /// A full copy that is written in place and always there (replicated weights).
   void make_resident();
   uint64_t lease(Phase phase);
@@ -74,6 +76,7 @@ class GroupState final : public ReadGuard {
 
  private:
   void require_state(bool ok, const char* action) const;
+  void record(const char* state, const Stream& stream) const;
   std::string describe() const;
 
   std::string name_;

@@ -255,7 +255,7 @@ void Store::pin() {
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (pending[g]) {
       or_poison([&] { return std::move(*pending[g]).wait(rank.compute); });
-      groups_[g]->state->finish_gather();
+      groups_[g]->state->finish_gather(true);
     }
   }
   pinned_ = true;

@@ -98,7 +98,7 @@ Backend gpus(int size) {
 }
 
 Backend nccl(int size) {
-  return {"nccl", size, 10s, [size](const auto& options, const auto& body) {
+  return {"nccl", size, 4s, [size](const auto& options, const auto& body) {
             run_threads(make_nccl_thread_group(first_gpus(size), options), first_gpus(size), body);
           }};
 }

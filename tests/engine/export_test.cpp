@@ -27,6 +27,7 @@ struct ExportCase {
   bool critic = false;
   int world = 1;
   at::ScalarType dtype = at::kFloat;
+  int zero_stage = 3;
   bool resumed = false;  ///< saved as a run and loaded without training before the export
 };
 
@@ -44,7 +45,7 @@ struct LoadedModel {
     model = make_model(std::move(spec),
                        {.name = c.critic ? "critic" : "actor",
                         .dtype = c.dtype,
-                        .placement = {3, size},
+                        .placement = {c.zero_stage, size},
                         .training = training,
                         .allocator = {}},
                        StoreComms::over(std::move(world), size), pool);
@@ -86,8 +87,11 @@ TEST(Export, ActorsAndCriticsLoadStrictlyInTransformersAndAreEqualBitForBit) {
         for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
           const std::string type = dtype == at::kFloat ? "fp32" : "bf16";
           const bool resumed = name == "opt-untied" || name == "opt-350m";
-          const ExportCase c{str(name, critic ? "-critic-" : "-actor-", world, "-", type), critic,
-                             world, dtype, resumed};
+          const ExportCase c{.folder = str(name, critic ? "-critic-" : "-actor-", world, "-", type),
+                             .critic = critic,
+                             .world = world,
+                             .dtype = dtype,
+                             .resumed = resumed};
           export_case(source, c, root / c.folder);
           cases.push_back({{"folder", c.folder},
                            {"source", (golden / name).string()},
@@ -103,6 +107,32 @@ TEST(Export, ActorsAndCriticsLoadStrictlyInTransformersAndAreEqualBitForBit) {
           std::filesystem::path(REKNIT_TEST_DATA).parent_path().string(),
           "/golden/export_check.py' '", root.path(), "' > '", root / "log.txt", "' 2>&1");
   EXPECT_EQ(std::system(command.c_str()), 0) << slurp(root / "log.txt");
+}
+
+// Public report: the tied head was missing from the file, or was there twice.
+TEST(Export, ATiedHeadIsOneTensorAndAnUntiedOneAnotherUnderEveryStage) {
+  const auto golden = golden_folder("models");
+  for (const std::string name : {"gpt2", "opt-125m", "opt-untied"}) {
+    const HfFolder source((golden / name).string());
+    for (const int stage : {0, 1, 2, 3}) {
+      for (const at::ScalarType dtype : {at::kFloat, at::kHalf}) {
+        const TempFolder root;
+        export_case(source.path(), {.world = 2, .dtype = dtype, .zero_stage = stage}, root / "out");
+        const HfFolder written(root / "out");
+        std::vector<std::string> heads;
+        for (const TensorInfo& info : written.tensors()) {
+          if (info.name.ends_with("lm_head.weight")) {
+            heads.push_back(info.name);
+          }
+        }
+        EXPECT_EQ(heads.size(), name == "opt-untied" ? 1u : 0u) << name << " stage " << stage;
+        for (const TensorInfo& info : written.tensors()) {
+          EXPECT_TRUE(at::equal(written.read(info.name), source.read(info.name).to(dtype)))
+              << name << " stage " << stage << ": " << info.name;
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -5,6 +5,7 @@ Runs the built command: REKNIT_BIN, or build/cpu/bin/reknit.
 
 import json
 import re
+import socket
 import struct
 import subprocess
 import sys
@@ -26,8 +27,8 @@ TRAIN = (
 ).split()
 
 
-def run(*command, code=0):
-    clean = unlaunched()
+def run(*command, code=0, env=None):
+    clean = unlaunched() | (env or {})
     result = subprocess.run(
         [str(part) for part in command],
         capture_output=True,
@@ -169,6 +170,34 @@ def test_four_processes_under_torchrun_train_as_threads_do(whole, data, tmp_path
     run(*torchrun, "--nproc-per-node", 4, *command)
     for a, b in zip(metrics(whole[0]), metrics(tmp_path / "run"), strict=True):
         assert b == pytest.approx(a, rel=2e-5, abs=1e-6)
+
+
+def held(out):
+    return json.loads((out / "summary.json").read_text())["memory"]["shards"]
+
+
+def test_processes_of_a_launcher_hold_their_part_and_one_alone_never_holds_it_all(data, tmp_path):
+    """Public report: where the group was missing, every rank quietly held the whole model."""
+    threshold = [
+        "--zero-stage",
+        3,
+        "--set",
+        "zero_optimization.stage3_param_persistence_threshold=0",
+    ]
+    steps = ["--train-iters", 1, *threshold]
+    whole = run(*pretrain(data, tmp_path / "whole", *steps), env={"RANK": "0", "WORLD_SIZE": "1"})
+    assert "warning" not in whole.stderr.lower()
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
+    run(*torchrun, "--nproc-per-node", 2, *pretrain(data, tmp_path / "half", *steps))
+    assert held(tmp_path / "half") == pytest.approx(held(tmp_path / "whole") / 2, rel=0.05)
+    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    place |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+    alone = pretrain(data, tmp_path / "alone", *steps, "--timeout", 2)
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        place["MASTER_PORT"] = str(free.getsockname()[1])
+    assert "ranks missing: 1 of 2" in run(*alone, code=4, env=place).stderr
+    assert not (tmp_path / "alone" / "metrics.jsonl").exists()
 
 
 WRONG = [
