@@ -10,6 +10,7 @@
 #include "apps/train_run.h"
 #include "reknit/base/log.h"
 #include "reknit/engine/comm_report.h"
+#include "reknit/engine/deepspeed_run.h"
 #include "reknit/engine/flops.h"
 
 namespace reknit {
@@ -251,6 +252,17 @@ class RankRun final : public TrainRun {
       require_same(all, "schedule", now.at("schedule"), path);
     }
     pretrain_.set_position({all.at("consumed").get<int64_t>(), all.at("scheduled").get<int64_t>()});
+  }
+
+  int64_t take_deepspeed(const std::string& path) override {
+    const DeepSpeedFolder checkpoint(path);
+    load_deepspeed(*rank_.model, pretrain_.trainer(), checkpoint);
+    const DeepSpeedProgress& progress = checkpoint.progress();
+    const int64_t batch = progress.steps > 0 ? progress.samples / progress.steps : 0;
+    pretrain_.set_position({progress.samples, progress.samples - progress.skipped * batch});
+    log_once(deepspeed_summary(checkpoint), "; this run goes on after sample ", progress.samples,
+             " of its own data");
+    return progress.steps;
   }
 
   void write_models(const std::string& out) override {

@@ -109,7 +109,9 @@ void add_train_flags(CLI::App& app, TrainOptions& o) {
       ->type_name("K")
       ->capture_default_str()
       ->group(folder);
-  app.add_option("--resume", o.resume, "auto: the newest in --out, else a fresh start; or a folder")
+  app.add_option(
+         "--resume", o.resume,
+         "auto: the newest in --out, else a fresh start; or a folder, also DeepSpeed's (pretrain)")
       ->type_name("auto|DIR")
       ->group(folder);
   app.add_option("--time-limit", o.time_limit_min, "Saves and ends after so many minutes")

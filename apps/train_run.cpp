@@ -2,6 +2,7 @@
 
 #include "apps/signals.h"
 #include "reknit/base/log.h"
+#include "reknit/checkpoint/deepspeed_folder.h"
 #include "reknit/engine/runtime.h"
 
 #include <filesystem>
@@ -152,29 +153,50 @@ void TrainRun::save(SaveFrom from) {
   saved_ = step_;
 }
 
-void TrainRun::resume() {
+std::optional<std::string> TrainRun::resumed_folder() {
   if (options_.resume.empty()) {
-    return;
+    return std::nullopt;
+  }
+  if (options_.resume != "auto") {
+    return options_.resume;
+  }
+  if (DeepSpeedFolder::is_one(options_.resume_from)) {
+    return options_.resume_from;
   }
   const std::string& searched = options_.resume_from.empty() ? options_.out : options_.resume_from;
-  const std::optional<std::string> path = options_.resume == "auto"
-                                              ? find_newest_run(world_, searched)
-                                              : std::optional<std::string>(options_.resume);
-  if (!path) {
+  std::optional<std::string> newest = find_newest_run(world_, searched);
+  if (!newest) {
     if (leader()) {
       folder_.resume_after(0);  // what ended before its first checkpoint
     }
     log_once("there is no checkpoint in ", searched, ": a fresh start");
+  }
+  return newest;
+}
+
+void TrainRun::resume() {
+  const std::optional<std::string> path = resumed_folder();
+  if (!path) {
     return;
   }
-  RunState run = state();
-  recall(load_run(run, *path), *path);
-  step_ = run.step;
-  saved_ = run.step;
+  if (DeepSpeedFolder::is_one(*path)) {
+    step_ = take_deepspeed(*path);
+  } else {
+    RunState run = state();
+    recall(load_run(run, *path), *path);
+    step_ = run.step;
+  }
+  saved_ = step_;
   if (leader()) {
     folder_.resume_after(step_);
   }
   log_once("resumed after step ", step_, " from ", *path);
+}
+
+int64_t TrainRun::take_deepspeed(const std::string& path) {
+  throw InputError(
+      str(path, " is a checkpoint of DeepSpeed, which a ", plan_.command, " run cannot go on with"),
+      str("make a model of it: reknit export ", path, " --model-config CONFIG --out DIR"));
 }
 
 std::string TrainRun::place_of(const HfFolder& folder) {

@@ -60,6 +60,10 @@ class TrainRun {
   /// Takes `remembered` of the checkpoint in `path`; throws where it is another run.
   virtual void recall(const nlohmann::json& remembered, const std::string& path) = 0;
 
+  /// Takes a checkpoint of DeepSpeed and returns the steps that it has made. The default
+  /// throws InputError: the command has no use for one.
+  virtual int64_t take_deepspeed(const std::string& path);
+
   /// Writes the models into the run folder; only called if there is one.
   virtual void write_models(const std::string& folder) = 0;
   /// What follows the last step, before the models are written.
@@ -93,6 +97,8 @@ class TrainRun {
   RunState state();
   void save(SaveFrom from);
   void resume();
+  /// The checkpoint to go on with; none: a fresh start, which is said.
+  std::optional<std::string> resumed_folder();
   void finish(double seconds);
 
   const TrainOptions& options_;

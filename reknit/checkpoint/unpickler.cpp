@@ -32,10 +32,33 @@ constexpr std::array<std::string_view, 15> kAllowed{
     "torch.ShortStorage",
 };
 
+// What DeepSpeed adds: its stage, the places of parameters in flat buffers, the loss scaler.
+constexpr std::array<std::string_view, 7> kDeepSpeedAllowed{
+    "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
+    "deepspeed.runtime.fp16.loss_scaler.LossScaler",
+    "deepspeed.runtime.zero.config.ZeroStageEnum",
+    "deepspeed.utils.tensor_fragment.fragment_address",
+    "torch.bfloat16",
+    "torch.float16",
+    "torch.float32",
+};
+
+/// The listed name equal to `name`; empty: none.
+std::string_view find_allowed(std::string_view name, PickleNames names) {
+  const auto* found = std::find(kAllowed.begin(), kAllowed.end(), name);
+  if (found != kAllowed.end()) {
+    return *found;
+  }
+  const auto* more = std::find(kDeepSpeedAllowed.begin(), kDeepSpeedAllowed.end(), name);
+  const bool known = names == PickleNames::kDeepSpeed && more != kDeepSpeedAllowed.end();
+  return known ? *more : std::string_view();
+}
+
 class Machine {
  public:
-  Machine(std::string_view bytes, const std::string& where, std::deque<PickleValue>& values)
-      : bytes_(bytes), where_(where), values_(values) {}
+  Machine(std::string_view bytes, const std::string& where, PickleNames names,
+          std::deque<PickleValue>& values)
+      : bytes_(bytes), where_(where), names_(names), values_(values) {}
 
   const PickleValue* run() {
     while (true) {
@@ -83,7 +106,7 @@ class Machine {
   }
 
   PickleValue* push(PickleKind kind, int64_t number = 0, std::string_view text = {}) {
-    values_.push_back({kind, number, text, {}});
+    values_.push_back({kind, number, 0, text, {}, nullptr});
     stack_.push_back(&values_.back());
     return &values_.back();
   }
@@ -138,6 +161,13 @@ class Machine {
                : static_cast<int64_t>(static_cast<uint64_t>(value) << unused_bits) >> unused_bits;
   }
 
+  double take_double() {  // the only big-endian number of the format
+    const std::string_view taken = take(8);
+    std::array<char, 8> digits;
+    std::reverse_copy(taken.begin(), taken.end(), digits.begin());
+    return std::bit_cast<double>(digits);
+  }
+
   bool literal(uint8_t opcode) {
     switch (opcode) {
       case 'N':
@@ -160,8 +190,7 @@ class Machine {
         push(PickleKind::kInt, take_long(take_number<uint8_t>()));
         return true;
       case 'G':
-        take(8);
-        push(PickleKind::kFloat);
+        push(PickleKind::kFloat)->real = take_double();
         return true;
       case 'X':
         push(PickleKind::kText, 0, take(take_number<uint32_t>()));
@@ -285,14 +314,16 @@ class Machine {
 
   void push_global(std::string_view module, std::string_view name) {
     const std::string full = str(module, ".", name);
-    const auto found = std::find(kAllowed.begin(), kAllowed.end(), full);
-    if (found == kAllowed.end()) {
+    const std::string_view found = find_allowed(full, names_);
+    if (found.empty()) {
       throw InputError(
-          str(where_, " asks Python for ", full.substr(0, 200), ", which no state dict needs"),
+          str(where_, " asks Python for ", full.substr(0, 200), ", which no ",
+              names_ == PickleNames::kDeepSpeed ? "checkpoint of DeepSpeed" : "state dict",
+              " needs"),
           "nothing was executed; if you trust the file, convert it with the program that wrote it "
           "to a plain state dict or to safetensors");
     }
-    push(PickleKind::kGlobal, 0, *found);
+    push(PickleKind::kGlobal, 0, found);
   }
 
   void make_call() {
@@ -324,10 +355,13 @@ class Machine {
       case 0x81:
         make_call();
         return true;
-      case 'b':  // attributes of a dictionary or tensor: metadata, no weights
-        pop();
-        stack_.push_back(pop());
+      case 'b': {  // attributes; those of a dictionary are metadata
+        const PickleValue* state = pop();
+        PickleValue* target = pop();
+        target->state = state;
+        stack_.push_back(target);
         return true;
+      }
       case 'Q': {
         const PickleValue* identifier = pop();
         push(PickleKind::kPersistent)->items = {identifier};
@@ -340,6 +374,7 @@ class Machine {
 
   std::string_view bytes_;
   const std::string& where_;
+  PickleNames names_;
   std::deque<PickleValue>& values_;
   size_t at_ = 0;
   size_t opcode_at_ = 0;
@@ -350,8 +385,8 @@ class Machine {
 
 }  // namespace
 
-Pickle::Pickle(std::string_view bytes, std::string where) {
-  root_ = Machine(bytes, where, values_).run();
+Pickle::Pickle(std::string_view bytes, std::string where, PickleNames names) {
+  root_ = Machine(bytes, where, names, values_).run();
 }
 
 }  // namespace reknit

@@ -4,6 +4,7 @@
 #include "reknit/base/error.h"
 #include "reknit/base/mapped_file.h"
 #include "reknit/checkpoint/pickle.h"
+#include "reknit/checkpoint/torch_archive.h"
 #include "reknit/checkpoint/unpickler.h"
 #include "reknit/checkpoint/zip_archive.h"
 
@@ -24,20 +25,50 @@ void touch(const at::Tensor& tensor) {
   static_cast<void>(kept);
 }
 
+/// Values inside values, as DeepSpeed's files nest them; at most `left` of them, since a
+/// value may hold itself.
+void walk(const reknit::TorchArchive& archive, const reknit::PickleValue& value, int depth,
+          int& left) {
+  if (const auto tensor = archive.tensor("fuzz", value)) {
+    touch(archive.read(*tensor));
+    return;
+  }
+  for (const reknit::PickleValue* item : value.items) {
+    if (depth > 0 && left-- > 0) {
+      walk(archive, *item, depth - 1, left);
+    }
+  }
+}
+
+template <class Read>
+void expect_refused_or_read(const Read& read) {
+  try {
+    read();
+  } catch (const reknit::InputError&) {
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string bytes(reinterpret_cast<const char*>(data), size);
-  try {
-    if (!reknit::looks_like_zip(bytes)) {
-      const reknit::Pickle pickle(bytes, "fuzz");
-      return 0;
+  if (!reknit::looks_like_zip(bytes)) {
+    for (const auto names : {reknit::PickleNames::kStateDict, reknit::PickleNames::kDeepSpeed}) {
+      expect_refused_or_read([&] { const reknit::Pickle pickle(bytes, "fuzz", names); });
     }
+    return 0;
+  }
+  expect_refused_or_read([&] {
     const reknit::TorchFile file(reknit::MappedFile::of_bytes("fuzz", bytes));
     for (const reknit::TensorInfo& info : file.tensors()) {
       touch(file.read(info.name));
     }
-  } catch (const reknit::InputError&) {
-  }
+  });
+  expect_refused_or_read([&] {
+    const reknit::TorchArchive archive(reknit::MappedFile::of_bytes("fuzz", bytes),
+                                       reknit::PickleNames::kDeepSpeed);
+    int left = 10000;
+    walk(archive, archive.root(), /*depth=*/6, left);
+  });
   return 0;
 }

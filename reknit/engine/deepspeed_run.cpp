@@ -1,0 +1,207 @@
+#include "reknit/engine/deepspeed_run.h"
+
+#include "reknit/base/log.h"
+#include "reknit/checkpoint/hf_config.h"
+#include "reknit/models/decoder.h"
+#include "reknit/models/name_map.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace reknit {
+namespace {
+
+using Groups = std::vector<GroupSpec>;
+
+/// Where each piece of the model stands in the folder.
+struct Match {
+  NamePiece piece;
+  std::string name;
+};
+
+const ParamSpec& param_of(const Groups& groups, const NamePiece& piece) {
+  return groups.at(piece.group).params.at(piece.param);
+}
+
+void add_line(std::string& lines, const std::string& line) {
+  lines += (lines.empty() ? "" : "; ") + line;
+}
+
+/// Throws InputError unless the folder has every piece in its shape.
+std::vector<Match> match(const DeepSpeedFolder& folder, const ModelSpec& spec,
+                         const Groups& groups) {
+  std::map<std::string, std::vector<int64_t>> shapes;
+  std::vector<std::string> available;
+  for (const TensorInfo& info : folder.parameters()) {
+    if (!is_buffer_name(info.name)) {
+      available.push_back(info.name);
+      shapes[info.name] = info.shape;
+    }
+  }
+  const std::vector<NamePiece> pieces = name_map(spec);
+  const std::vector<std::string> names = match_names(pieces, available);
+  std::vector<Match> matches;
+  std::string wrong;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].optional) {
+      continue;
+    }
+    const std::vector<int64_t> shape = stored_shape(param_of(groups, pieces[i]), pieces[i]);
+    if (names[i].empty()) {
+      add_line(wrong, pieces[i].hf_name + " is missing");
+    } else if (shapes.at(names[i]) != shape) {
+      add_line(wrong, str(names[i], " is ", shape_text(shapes.at(names[i])),
+                          " where the configuration asks for ", shape_text(shape)));
+    }
+    matches.push_back({pieces[i], names[i]});
+  }
+  if (!wrong.empty()) {
+    throw InputError(str(folder.path(), " does not hold the model of this configuration: ", wrong),
+                     "name the model that the checkpoint was trained with");
+  }
+  return matches;
+}
+
+Groups groups_of(const Store& store) {
+  Groups groups;
+  for (GroupId group = 0; group < store.num_groups(); ++group) {
+    groups.push_back(store.spec(group));
+  }
+  return groups;
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) {
+    text += (text.empty() ? "" : ", ") + name;
+  }
+  return text.empty() ? "none" : text;
+}
+
+void require_states(const DeepSpeedFolder& folder, const std::vector<Match>& matches,
+                    const Groups& groups, const Optimizer& optimizer) {
+  const std::vector<std::string> held = folder.state_kinds();
+  for (const Match& match : matches) {
+    const ParamSpec& param = param_of(groups, match.piece);
+    if (!param.trainable) {
+      continue;
+    }
+    require<InputError>(folder.trained(match.name), folder.path(), " holds ", match.name,
+                        " as frozen, without optimizer states, and this run trains it");
+    const std::vector<std::string> wanted = optimizer.state_names(param);
+    if (wanted != held) {
+      throw InputError(str(folder.path(), " holds the optimizer states ", listed(held), ", ",
+                           optimizer.name(), " has ", listed(wanted)),
+                       "resume with the optimizer that the checkpoint was trained with");
+    }
+  }
+}
+
+/// The elements of a piece as rows of our parameter, flat.
+at::Tensor rows_of(const NamePiece& piece, const at::Tensor& stored) {
+  return (piece.transposed ? stored.t() : stored).contiguous().reshape(-1);
+}
+
+int64_t first_element(const NamePiece& piece, const ParamSpec& param) {
+  const auto row_shape = at::IntArrayRef(param.shape).slice(1);
+  return piece.row_begin * c10::multiply_integers(row_shape);
+}
+
+void load_state(Store& store, Optimizer& optimizer, const Match& match, const ParamSpec& param,
+                const std::string& kind, const at::Tensor& values) {
+  const int64_t begin = first_element(match.piece, param);
+  const std::vector<OptimizerShard> shards = store.shards();
+  for (size_t i = 0; i < shards.size(); ++i) {
+    for (size_t j = 0; j < shards[i].slices.size(); ++j) {
+      const ShardSlice& slice = shards[i].slices[j];
+      const Extent here{slice.param_offset, slice.param_offset + slice.extent.size()};
+      const Extent both = intersect(here, {begin, begin + values.numel()});
+      if (slice.param->name == param.name && both.size() > 0) {
+        optimizer.state(i, j, kind)
+            .narrow(0, both.begin - here.begin, both.size())
+            .copy_(values.narrow(0, both.begin - begin, both.size()));
+      }
+    }
+  }
+}
+
+Trainer::State progress_of(const DeepSpeedFolder& folder, const Trainer& trainer) {
+  const DeepSpeedProgress& progress = folder.progress();
+  Trainer::State state{progress.steps, progress.steps - progress.skipped, trainer.state().scaler};
+  if (const auto& scaler = progress.scaler) {
+    state.scaler.scale = scaler->scale;
+    state.scaler.step = scaler->iteration;
+    state.scaler.last_overflow = scaler->last_overflow;
+    state.scaler.hysteresis =
+        static_cast<int>(scaler->hysteresis.value_or(state.scaler.hysteresis));
+  }
+  return state;
+}
+
+}  // namespace
+
+void load_deepspeed(Model& model, Trainer& trainer, const DeepSpeedFolder& folder) {
+  const Groups groups = groups_of(model.store);
+  const std::vector<Match> matches = match(folder, model.decoder.spec(), groups);
+  require_states(folder, matches, groups, trainer.optimizer());
+  model.store.drop_step();
+  for (const Match& match : matches) {
+    const NamePiece& piece = match.piece;
+    const ParamSpec& param = param_of(groups, piece);
+    model.store.write(piece.group, piece.param, first_element(piece, param),
+                      rows_of(piece, folder.value(match.name)));
+    for (const std::string& kind : trainer.optimizer().state_names(param)) {
+      if (param.trainable) {
+        load_state(model.store, trainer.optimizer(), match, param, kind,
+                   rows_of(piece, folder.state(match.name, kind)));
+      }
+    }
+  }
+  const DeepSpeedProgress& progress = folder.progress();
+  const int64_t applied = progress.steps - progress.skipped;
+  if (progress.scheduled.value_or(applied) != applied && this_rank().rank == 0) {
+    log_warning(folder.path(), ": its schedule had counted ", *progress.scheduled,
+                " updates; it goes on with update ", applied);
+  }
+  trainer.restore(progress_of(folder, trainer));
+  trainer.optimizer().set_step(progress.optimizer_steps);
+}
+
+void export_deepspeed(const DeepSpeedFolder& folder, const HfFolder& source, at::ScalarType dtype,
+                      const std::string& path, IfPresent if_present) {
+  ModelSpec spec = ModelSpec::from_hf(source.config());
+  const Groups groups = Decoder(spec).groups();
+  const nlohmann::json config = written_config(source.config(), spec, dtype);
+  HfFolderContents contents;
+  contents.config = &config;
+  contents.generation_config =
+      source.generation_config().is_null() ? nullptr : &source.generation_config();
+  contents.tokenizer_folder = source.path();
+  std::map<std::string, std::string> names;
+  for (const Match& match : match(folder, spec, groups)) {
+    const std::vector<int64_t> shape = stored_shape(param_of(groups, match.piece), match.piece);
+    contents.tensors.push_back({match.piece.hf_name, dtype, shape});
+    names[match.piece.hf_name] = match.name;
+  }
+  write_hf_folder(
+      path, contents,
+      [&](const TensorInfo& info) {
+        return folder.value(names.at(info.name)).to(dtype).contiguous();
+      },
+      if_present);
+}
+
+std::string deepspeed_summary(const DeepSpeedFolder& folder) {
+  const DeepSpeedProgress& progress = folder.progress();
+  const std::string client = progress.client.empty()
+                                 ? ""
+                                 : str(" (the user's own entries are left: ", progress.client, ")");
+  return str(folder.path(), ": DeepSpeed ", folder.version(), ", ZeRO-", folder.zero_stage(),
+             " over ", folder.ranks(), folder.ranks() == 1 ? " rank" : " ranks", ", step ",
+             progress.steps, " (", progress.skipped, " skipped), ", progress.samples,
+             " sequences; it says nothing of its data", client);
+}
+
+}  // namespace reknit
