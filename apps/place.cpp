@@ -30,6 +30,12 @@ void place_launched(const RunOptions& options, Place& place) {
   }
   place.ranks = process.rendezvous.world;
   place.ranks_from = process.launcher;
+  // Elsewhere there are fewer or more: every process would divide to another number of nodes.
+  if (place.ranks % process.local_world != 0 && !options.nodes) {
+    throw UsageError(str(process.launcher, " started ", place.ranks, " ranks, ",
+                         process.local_world, " of them on this node: the nodes are uneven"),
+                     "start as many on each node, or pass --nodes 1 to treat them as one");
+  }
   place.nodes = place.ranks / process.local_world;
   place.nodes_from = process.launcher;
 }

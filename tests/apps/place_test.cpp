@@ -72,6 +72,13 @@ TEST(Place, TheLauncherDecidesRanksAndNodes) {
   EXPECT_THAT(error_of(options(8), {}, {}, launched(5, 8, 1, 4)), HasSubstr("under torchrun"));
 }
 
+TEST(Place, UnevenNodesNeedAWord) {
+  const auto process = launched(1, 6, 1, 4);
+  EXPECT_THAT(error_of(options(), {}, {}, process),
+              HasSubstr("torchrun started 6 ranks, 4 of them on this node"));
+  EXPECT_EQ(resolve_place(options({}, 1), {}, {}, process).nodes, 1);
+}
+
 TEST(Place, OneVisibleGpuPerTaskIsDeviceZero) {
   const Place place = resolve_place(options(), {kH200}, {}, launched(3, 4, 3, 4));
   EXPECT_EQ(place.devices().at(0), c10::Device(c10::kCUDA, 0));
