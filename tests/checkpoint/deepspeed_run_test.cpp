@@ -5,6 +5,7 @@
 #include "reknit/checkpoint/json_text.h"
 #include "reknit/checkpoint/safetensors.h"
 #include "reknit/engine/lm_trainer.h"
+#include "reknit/engine/parts.h"
 #include "reknit/engine/runtime.h"
 #include "reknit/models/name_map.h"
 #include "tests/checkpoint/deepspeed_fixtures.h"

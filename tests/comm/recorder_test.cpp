@@ -1,6 +1,7 @@
 // What a recorder says of collectives: their times, and who came last.
 #include "reknit/comm/recorder.h"
 
+#include "reknit/base/error.h"
 #include "reknit/base/rank.h"
 #include "tests/comm/backends.h"
 

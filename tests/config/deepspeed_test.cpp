@@ -53,7 +53,8 @@ TEST(DeepSpeedKeys, EveryKeyIsDeclaredOnceWithASentenceAndAParent) {
     const bool holds = key.fate == KeyFate::kImplemented && key.kind != KeyKind::kSection;
     EXPECT_EQ(key.target != nullptr, holds) << key.path;
     EXPECT_FALSE(json::parse(key.default_json, nullptr, false).is_discarded()) << key.path;
-    EXPECT_EQ(key.kind == KeyKind::kChoice, !key.choices.empty()) << key.path;
+    const bool chooses = key.kind == KeyKind::kChoice || key.kind == KeyKind::kTextList;
+    EXPECT_EQ(chooses, !key.choices.empty()) << key.path;
   }
 }
 
@@ -74,7 +75,8 @@ TEST(DeepSpeedKeys, DefaultsWrittenInTheTableAreTheStructsDefaults) {
     std::visit(
         [&](auto member) {
           using Type = std::remove_pointer_t<decltype(member)>;
-          if constexpr (std::is_same_v<Type, bool> || std::is_same_v<Type, std::vector<double>>) {
+          if constexpr (std::is_same_v<Type, bool> || std::is_same_v<Type, std::vector<double>> ||
+                        std::is_same_v<Type, std::vector<std::string>>) {
             EXPECT_EQ(declared, json(*member)) << key.path;
           } else if constexpr (std::is_arithmetic_v<Type>) {
             EXPECT_EQ(declared.get<double>(), static_cast<double>(*member)) << key.path;
@@ -195,6 +197,18 @@ TEST(DeepSpeedConfig, IntegersMayBeWrittenAsFloatsButNotAsFractions) {
   EXPECT_THAT(errors(R"({"steps_per_print": 1e300})"), HasSubstr("must be a whole number"));
   EXPECT_THAT(errors(R"({"steps_per_print": 18446744073709551615})"),
               HasSubstr("must be a whole number"));
+}
+
+TEST(DeepSpeedConfig, OperationsToLogAreKnownOnes) {
+  const auto config = read(R"({"comms_logger":{"enabled":true,"prof_all":false,
+                               "prof_ops":["all_gather","all_to_all_single"]}})")
+                          .config;
+  EXPECT_TRUE(config.comms_logger.enabled);
+  EXPECT_EQ(config.comms_logger.prof_ops,
+            (std::vector<std::string>{"all_gather", "all_to_all_single"}));
+  EXPECT_THAT(errors(R"({"comms_logger":{"prof_ops":["gather"]}})"),
+              HasSubstr("each must be one of all_gather|"));
+  EXPECT_THAT(errors(R"({"comms_logger":{"prof_ops":[3]}})"), HasSubstr("a list of texts"));
 }
 
 TEST(DeepSpeedConfig, AutoIsRefusedInTheTripleAndNotedElsewhere) {

@@ -84,6 +84,43 @@ TEST_P(DecoderOn, RecomputingBlocksChangesNoBit) {
   }
 }
 
+TEST_P(DecoderOn, LearningGivesTheBitsOfForwardAndBackward) {
+  for (const std::string& name : kGoldenCases) {
+    for (const bool tied : {true, false}) {
+      SCOPED_TRACE(name + (tied ? "" : ", untied"));
+      GoldenCase c(name);
+      c.spec.tied_head = tied;
+      const Decoder decoder(c.spec);
+      PlainSource apart(decoder.groups(), at::kFloat, GetParam());
+      PlainSource together(decoder.groups(), at::kFloat, GetParam());
+      for (PlainSource* params : {&apart, &together}) {
+        at::manual_seed(3);
+        for (size_t g = 0; g < params->groups().size(); ++g) {
+          for (size_t p = 0; p < params->groups()[g].params.size(); ++p) {
+            params->value(static_cast<GroupId>(g), static_cast<int>(p))
+                .copy_(at::randn(params->groups()[g].params[p].shape) * 0.1);
+          }
+        }
+      }
+      const Pass pass = run(c, apart);
+      std::shared_ptr<Saved> saved;
+      const auto out = decoder.learn_logprobs(
+          together, c.batch(GetParam()), c.golden.at("targets").to(GetParam()),
+          c.golden.at("weights").to(GetParam()), &saved, Checkpointing{2});
+      decoder.learn_backward(together, std::move(saved));
+      EXPECT_TRUE(at::equal(out.logp, pass.out.logp));
+      const PerParam gradients = gradients_of(together);
+      for (size_t g = 0; g < gradients.size(); ++g) {
+        for (size_t p = 0; p < gradients[g].size(); ++p) {
+          EXPECT_TRUE(at::equal(gradients[g][p], pass.gradients[g][p]))
+              << apart.groups()[g].params[p].name;
+        }
+      }
+      EXPECT_EQ(together.reduced, apart.reduced);
+    }
+  }
+}
+
 TEST_P(DecoderOn, ASequenceIsTheSameAloneAndInARaggedBatchWithEmptyOnes) {
   for (const std::string& name : kGoldenCases) {
     SCOPED_TRACE(name);

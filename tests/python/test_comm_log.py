@@ -176,3 +176,17 @@ def test_a_run_that_is_stopped_leaves_its_trace(data, tmp_path):
 def test_a_trace_that_cannot_be_written_is_refused_before_the_run(data, tmp_path):
     trace = tmp_path / "nowhere" / "trace.json"
     assert "--trace" in run(command(data, "--steps", 1, "--trace", trace), 2).stderr
+
+
+def test_generation_shows_pinned_groups(tmp_path):
+    config = {"model_type": "gpt2", "n_layer": 2, "n_embd": 16, "n_head": 2, "n_positions": 32}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"vocab_size": 64}))
+    model, prompts, trace = tmp_path / "model", tmp_path / "prompts.jsonl", tmp_path / "trace.json"
+    prompts.write_text('{"tokens": [1, 2, 3]}\n' * 2)
+    run([str(part) for part in [BINARY, "init", "--model", tmp_path, "--out", model]])
+    generate = [BINARY, "generate", "--model", model, "--prompts", prompts, *SHARDED]
+    generate += ["--max-new-tokens", 4, "--ranks", 2, "--device", "cpu", "--trace", trace]
+    run([str(part) for part in generate])
+    found = spans(trace)
+    groups = [labels for (_, row), labels in found.items() if not row.startswith("collectives")]
+    assert groups and all("pinned" in [label for label, _, _ in labels] for labels in groups)

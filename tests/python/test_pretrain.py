@@ -184,7 +184,7 @@ def test_processes_of_a_launcher_hold_their_part_and_one_alone_never_holds_it_al
         "--set",
         "zero_optimization.stage3_param_persistence_threshold=0",
     ]
-    steps = ["--train-iters", 1, *threshold]
+    steps = ["--train-iters", 3, *threshold]
     whole = run(*pretrain(data, tmp_path / "whole", *steps), env={"RANK": "0", "WORLD_SIZE": "1"})
     assert "warning" not in whole.stderr.lower()
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
