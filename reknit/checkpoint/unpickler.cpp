@@ -33,11 +33,13 @@ constexpr std::array<std::string_view, 15> kAllowed{
 };
 
 // What DeepSpeed adds: its stage, the places of parameters in flat buffers, the loss scaler.
-constexpr std::array<std::string_view, 7> kDeepSpeedAllowed{
+constexpr std::array<std::string_view, 9> kDeepSpeedAllowed{
     "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
     "deepspeed.runtime.fp16.loss_scaler.LossScaler",
     "deepspeed.runtime.zero.config.ZeroStageEnum",
     "deepspeed.utils.tensor_fragment.fragment_address",
+    "torch.Tensor",
+    "torch._tensor._rebuild_from_type_v2",
     "torch.bfloat16",
     "torch.float16",
     "torch.float32",
@@ -336,7 +338,19 @@ class Machine {
       push(PickleKind::kDict);
       return;
     }
-    push(PickleKind::kCall, 0, callee->text)->items = arguments->items;
+    push_call(*callee, *arguments);
+  }
+
+  // A tensor with attributes, (function, type, arguments, attributes), is that call alone.
+  void push_call(const PickleValue& callee, const PickleValue& arguments) {
+    const auto& items = arguments.items;
+    const bool wrapped = callee.text == "torch._tensor._rebuild_from_type_v2";
+    if (wrapped && (items.size() != 4 || items[0]->kind != PickleKind::kGlobal ||
+                    items[2]->kind != PickleKind::kTuple)) {
+      fail("describes a tensor with attributes in a form that is not known,");
+    }
+    push(PickleKind::kCall, 0, wrapped ? items[0]->text : callee.text)->items =
+        wrapped ? items[2]->items : items;
   }
 
   bool call(uint8_t opcode) {

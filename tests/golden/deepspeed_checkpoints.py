@@ -83,8 +83,8 @@ CASES = {
 
 
 def token(step, sequence, position):
-    """The test makes the same."""
-    return (31 * step + 17 * sequence + 7 * position * position + 3 * position + 5) % VOCAB
+    """The test makes the same. Without 1, OPT's padding, whose lookups torch gives no gradient."""
+    return 2 + (31 * step + 17 * sequence + 7 * position * position + 3 * position) % (VOCAB - 2)
 
 
 def config_of(case):
@@ -184,7 +184,7 @@ def train(rank, name, folder, port):
     after = [step(i) for i in range(BEFORE, BEFORE + AFTER)]
     weights = {}
     for key, value in engine.module.named_parameters():
-        if case["stage"] == 0 and case.get("dtype", "fp32") == "fp32":
+        if case["stage"] == 0:
             full = value.detach()
         elif value.requires_grad:
             full = safe_get_full_fp32_param(value)
