@@ -25,6 +25,7 @@ Action add_check(CLI::App& app, std::function<int(const CheckOptions&)> run) {
       "\nExamples:\n"
       "  reknit check --config ds_config.json --ranks 192 --nodes 24\n"
       "  reknit check --config ds_config.json --set zero_optimization.mics_shard_size=8\n"
+      "  reknit check --config no_batch.json --set train_micro_batch_size_per_gpu=4\n"
       "\nExit code 0: the config works for these ranks; 2: it does not, and all reasons are "
       "listed.");
   return [o, run = std::move(run)] {

@@ -20,6 +20,10 @@ const char* kFooter =
 std::vector<std::string> prepare(const std::vector<Command>& commands,
                                  const std::vector<std::string>& given) {
   std::vector<std::string> args = normalise_flags(given);
+  if (!args.empty() && args.front() == "help") {
+    std::rotate(args.begin(), args.begin() + 1, args.end());
+    args.back() = "--help";
+  }
   const auto chosen = std::find_if(commands.begin(), commands.end(), [&](const Command& command) {
     return !args.empty() && command.name == args.front();
   });

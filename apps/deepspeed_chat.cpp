@@ -17,7 +17,7 @@ constexpr std::string_view kSamples = "use --save-samples N, which writes sample
 
 // clang-format off
 constexpr ForeignFlag kStep3[] = {
-    {"data-path", kList, "Dahoas/rm-static", kAlias, "prompts", "files of JSON lines; a data set's name is refused with the conversion"},
+    {"data-path", kList, "Dahoas/rm-static", kAlias, "prompts", "files of JSON lines; ppo.md shows how a data set becomes one"},
     {"data-split", kValue, "2,4,4", kNoMeaning, {}, "the files of --prompts are used whole; split them beforehand"},
     {"data-output-path", kValue, "/tmp/data_files/", kNoMeaning, {}, "nothing is cached: files are read as they are"},
     {"unsupervised-dataset-name", kValue, "", kRefused, {}, "the unsupervised loss is not built"},
@@ -55,12 +55,14 @@ constexpr ForeignFlag kStep3[] = {
     {"dtype", kValue, "fp16", kSame, {}, "default here: bf16 on a GPU, fp32 on the CPU"},
     {"offload-reference-model", kFlag, "", kNoMeaning, {}, kFrozen},
     {"offload-reward-model", kFlag, "", kNoMeaning, {}, kFrozen},
-    {"actor-zero-stage", kValue, "0", kSame, {}, "default here: the config's; without one 3 on several ranks"},
-    {"critic-zero-stage", kValue, "0", kSame, {}, "default here: the config's; without one 3 on several ranks"},
+    {"actor-zero-stage", kValue, "0", kSame, {}, "default here: the config's (0 if it says none); without a config 3 on several ranks"},
+    {"critic-zero-stage", kValue, "0", kSame, {}, "default here: the config's (0 if it says none); without a config 3 on several ranks"},
     {"actor-gradient-checkpointing", kFlag, "", kSame},
     {"critic-gradient-checkpointing", kFlag, "", kSame},
     {"actor-dropout", kValue, "", kRefused, {}, kNoDropout, "0"},
     {"critic-dropout", kValue, "", kRefused, {}, kNoDropout, "0"},
+    {"disable-actor-dropout", kFlag, "", kNoMeaning, {}, kNoDropout},
+    {"disable-critic-dropout", kFlag, "", kNoMeaning, {}, kNoDropout},
     {"actor-lora-dim", kValue, "0", kRefused, {}, kNoLora, "0"},
     {"critic-lora-dim", kValue, "0", kRefused, {}, kNoLora, "0"},
     {"actor-lora-module-name", kValue, "decoder.layers.", kNoMeaning, {}, kNoLora},

@@ -122,7 +122,7 @@ constexpr ForeignFlag kPretrain[] = {
     {"checkpoint-in-cpu", kFlag, "", kRefused, {}, "block inputs stay on the device; recompute every block with --checkpoint-activations"},
     {"deepspeed", kFlag, "", kNoMeaning, {}, "DeepSpeed is not involved"},
     {"deepspeed-config", kValue, "", kAlias, "config"},
-    {"zero-stage", kValue, "1.0", kSame, {}, "default here: the config's; without one 3 on several ranks"},
+    {"zero-stage", kValue, "1.0", kSame, {}, "default here: the config's (0 if it says none); without a config 3 on several ranks"},
     {"zero-reduce-scatter", kFlag, "", kNoMeaning, {}, kBuckets},
     {"zero-contigious-gradients", kFlag, "", kNoMeaning, {}, kBuckets},
     {"zero-reduce-bucket-size", kValue, "", kNoMeaning, {}, kBuckets},

@@ -185,8 +185,10 @@ std::vector<std::string> describe(const ConfigReading& reading, const RunShape& 
   constexpr const char* kSharded[] = {"nothing is sharded", "optimizer states are sharded",
                                       "optimizer states and gradients are sharded",
                                       "parameters, gradients and optimizer states are sharded"};
-  lines.push_back(str("ZeRO-", c.zero.stage, ": ", kSharded[c.zero.stage], " over ",
-                      c.zero.mics_shard_size > 0 ? c.zero.mics_shard_size : shape.ranks, " ranks"));
+  const int64_t over = c.zero.mics_shard_size > 0 ? c.zero.mics_shard_size : shape.ranks;
+  lines.push_back(
+      str("ZeRO-", c.zero.stage, ": ", kSharded[c.zero.stage],
+          c.zero.stage == 0 ? "" : str(" over ", over, over == 1 ? " rank" : " ranks")));
   if (c.zero.stage == 3) {
     lines.push_back(str("parameters of up to ", c.zero.persistence_threshold,
                         " elements stay whole; ",

@@ -94,13 +94,11 @@ void add_machine(CLI::App& app, Parsed& p) {
       ->check(one_of({"cpu", "cuda"}))
       ->type_name("D")
       ->group(group);
-  app.add_option("--gpu", o.gpu, "Known figures (default: h100-80g)")
+  app.add_option("--gpu", o.gpu, "h100-80g (default), h200 or a100-80g")
       ->check(one_of(Hardware::names()))
       ->type_name("NAME")
       ->group(group);
-  app.add_option("--memory", p.memory, "Of a GPU, in its place: 80GB")
-      ->type_name("BYTES")
-      ->group(group);
+  app.add_option("--memory", p.memory, "Of another GPU: 80GB")->type_name("BYTES")->group(group);
   app.add_option("--link", p.link, "What a rank receives from its node: 400GB/s")
       ->type_name("RATE")
       ->group(group);
@@ -169,7 +167,8 @@ Action add_plan(CLI::App& app, std::function<int(const PlanOptions&)> run) {
   auto parsed = std::make_shared<Parsed>();
   add_job(app, parsed->options);
   add_machine(app, *parsed);
-  app.add_flag("--sweep", parsed->options.sweep, "Lists the settings that fit, the fastest first");
+  app.add_flag("--sweep", parsed->options.sweep,
+               "Lists the settings that fit, most tokens a second first");
   app.add_flag("--json", parsed->options.json, "One JSON object instead of text");
   app.footer(kFooter);
   return [parsed, run = std::move(run)] {

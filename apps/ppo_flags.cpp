@@ -48,13 +48,14 @@ void add_models(CLI::App& app, PpoOptions& o) {
   app.add_option("--reward", o.reward_dir, "A reward model, frozen (default: the critic's folder)")
       ->type_name("DIR")
       ->group(group);
-  app.add_option("--reward-fn", o.reward_fn, "A Python function instead of it")
+  app.add_option("--reward-fn", o.reward_fn, "A Python function in its place")
       ->type_name("FILE.py:NAME")
       ->group(group);
-  app.add_option("--reward-cmd", o.reward_cmd, "A command instead of it")
+  app.add_option("--reward-cmd", o.reward_cmd,
+                 "A program in its place: docs/ppo.md says what it reads")
       ->type_name("COMMAND")
       ->group(group);
-  app.add_option("--reward-rule", o.reward_rule, "A built-in rule instead of it")
+  app.add_option("--reward-rule", o.reward_rule, "length:N, contains:TEXT, regex:PATTERN or json")
       ->type_name("RULE")
       ->group(group);
   app.add_flag("--allow-random-reward", o.allow_random_reward,
@@ -215,6 +216,13 @@ void check_files(PpoOptions& o) {
   o.reference_dir = require_model("--reference", o.reference_dir);
   o.reward_dir = require_model("--reward", o.reward_dir);
   o.tokenizer_dir = require_model("--tokenizer", o.tokenizer_dir);
+  for (const std::string& file : o.prompts) {
+    if (!std::filesystem::exists(file)) {
+      throw InputError(str("--prompts ", file, ": there is no such file"),
+                       "check the path; docs/ppo.md shows how a data set of the Hugging Face hub "
+                       "becomes a file");
+    }
+  }
   require_files("--prompts", o.prompts);
   std::string given;
   int rewards = 0;

@@ -1,6 +1,7 @@
 // reknit check: what a config will do, and all that is wrong with it.
 #include "apps/commands.h"
 #include "apps/model_settings.h"
+#include "reknit/config/json_path.h"
 #include "reknit/config/json_text.h"
 
 #include <iostream>
@@ -51,6 +52,19 @@ void print_findings(const Findings& findings, Severity severity, const char* tit
   }
 }
 
+void print_config(const nlohmann::json& given, const ConfigReading& reading,
+                  const RunShape& shape) {
+  for (const std::string& line : describe(reading, shape)) {
+    std::cout << "  " << line << "\n";
+  }
+  const bool says_precision =
+      find_path(given, "fp16.enabled") != nullptr || find_path(given, "bf16.enabled") != nullptr;
+  if (!says_precision && reading.config.precision() == Precision::kFp32) {
+    std::cout << "  (no precision is given: on a GPU a run takes bf16, or what --dtype says)\n";
+  }
+  print_mics(reading.config, shape);
+}
+
 }  // namespace
 
 int run_check(const CheckOptions& options) {
@@ -67,11 +81,11 @@ int run_check(const CheckOptions& options) {
   const ConfigReading reading = read_deepspeed(resolved.config, shape, file, resolved.origins);
   findings.insert(findings.end(), reading.findings.begin(), reading.findings.end());
 
-  std::cout << file << " on " << shape.ranks << " ranks, " << shape.nodes << " nodes:\n";
-  for (const std::string& line : describe(reading, shape)) {
-    std::cout << "  " << line << "\n";
+  std::cout << file << " on " << shape.ranks << (shape.ranks == 1 ? " rank, " : " ranks, ")
+            << shape.nodes << (shape.nodes == 1 ? " node:\n" : " nodes:\n");
+  if (!has_errors(findings)) {
+    print_config(resolved.config, reading, shape);
   }
-  print_mics(reading.config, shape);
   print_findings(findings, Severity::kNote, "notes:");
   print_findings(findings, Severity::kWarning, "warnings:");
   std::cout.flush();

@@ -53,7 +53,7 @@ void print_missing(const std::vector<GpuInfo>& gpus) {
     missing.emplace_back("a GPU: the driver shows none; nvidia-smi should list it");
   }
   missing.emplace_back(
-      "writers for TensorBoard and Weights & Biases: metrics.jsonl has the numbers");
+      "a writer for Weights & Biases: --tensorboard writes files that `wandb sync` takes");
   std::cout << "\nmissing:\n";
   for (const std::string& line : missing) {
     std::cout << "  " << line << "\n";

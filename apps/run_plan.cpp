@@ -120,7 +120,7 @@ void print_memory(const MemoryPlan& memory, const Hardware& hardware) {
 }
 
 void print_traffic(const StepTraffic& traffic) {
-  std::printf("moved in a step by the rank that the network bears most:\n");
+  std::printf("moved in a step by the rank that moves most over the network:\n");
   std::printf("  %-12s %10s %14s %14s %14s\n", "", "operations", "payload", "from its node",
               "from others");
   for (const auto& [name, moved] : operations(traffic)) {
@@ -136,7 +136,7 @@ void print_time(const TimePlan& time, bool generates) {
       "collectives alone %.3f, update %.3f)\n",
       time.train(), time.compute, time.communication, time.boundary, time.update);
   if (generates) {
-    std::printf("generation adds at least %.3f\n", time.generate_at_least);
+    std::printf("generation adds at least %.3f s\n", time.generate_at_least);
   }
 }
 
@@ -196,8 +196,9 @@ int run_plan(const PlanOptions& o) {
   } else {
     print_plan(o, request, fits);
     if (o.sweep) {
-      print_options(found.empty() ? "no setting fits" : "settings that fit, the fastest first:",
-                    found, o.hardware);
+      print_options(
+          found.empty() ? "no setting fits" : "settings that fit, most tokens a second first:",
+          found, o.hardware);
     }
     std::fflush(stdout);
   }

@@ -37,6 +37,9 @@ TrainRun::~TrainRun() = default;
 void TrainRun::run() {
   plan_ = plan();
   log_once(headline());
+  if (options_.out.empty()) {
+    log_once("there is no --out: nothing of this run is kept");
+  }
   if (!options_.out.empty()) {
     require_shared_folder(world_, options_.out);
   }
@@ -243,6 +246,7 @@ void TrainRun::finish(double seconds) {
     summary["last"] = last_;
   }
   folder_.write("summary.json", summary.dump(2) + "\n");
+  log_once("the trained weights, metrics.jsonl and summary.json are in ", options_.out);
 }
 
 }  // namespace reknit

@@ -295,6 +295,7 @@ std::string find_hf_folder(const std::string& path_or_name) {
     return path_or_name;
   }
   require<InputError>(!fs::exists(path_or_name), path_or_name, " is a file, not a model folder");
+  require<InputError>(!path_or_name.ends_with(".json"), "there is no file ", path_or_name);
   require<InputError>(is_model_name(path_or_name), "there is no folder ", path_or_name);
   std::string name = path_or_name;
   if (const size_t slash = name.find('/'); slash != std::string::npos) {

@@ -20,18 +20,15 @@ void require_valid(const Findings& findings) {
   if (errors.empty()) {
     return;
   }
-  std::string text =
-      errors.size() == 1 ? to_line(*errors[0]) : str(errors.size(), " settings are wrong:");
-  std::string help;
-  for (const Finding* error : errors) {
-    if (errors.size() > 1) {
-      text += "\n  " + to_line(*error);
-    }
-    if (!error->help.empty() && help.find(error->help) == std::string::npos) {
-      help += (help.empty() ? "" : "\n  ") + error->help;
-    }
+  if (errors.size() == 1) {
+    throw UsageError(to_line(*errors[0]), errors[0]->help);
   }
-  throw UsageError(text, help);
+  std::string text = str(errors.size(), " settings are wrong:");
+  for (const Finding* error : errors) {
+    text += "\n  " + to_line(*error);
+    text += error->help.empty() ? "" : "\n    (" + error->help + ")";
+  }
+  throw UsageError(text, "docs/deepspeed_config.md has every key");
 }
 
 }  // namespace reknit

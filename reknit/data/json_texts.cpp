@@ -152,7 +152,9 @@ std::string JsonObjects::text_of(std::string_view text, int64_t number,
                                  const std::string& key) const {
   MemberReader reader(key);
   if (!json::sax_parse(text.begin(), text.end(), &reader)) {
-    fail(number, str("is no JSON: ", reader.problem()));
+    fail(number, str("is no JSON: ", reader.problem()),
+         "a line is an object with a text: {\"text\": \"...\"}; docs/data.md shows how plain text "
+         "becomes that");
   }
   if (!reader.object()) {
     fail(number, "the row is not an object");

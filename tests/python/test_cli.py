@@ -210,6 +210,18 @@ def test_help_lists_commands_and_exit_codes():
     assert reknit().stdout == result.stdout
 
 
+@pytest.mark.parametrize("command", [["check"], ["data", "build"]])
+def test_help_is_a_command_too(command):
+    assert reknit("help", *command).stdout == reknit(*command, "--help").stdout
+    assert reknit("help").stdout == reknit("--help").stdout
+
+
+def test_a_wrong_config_is_not_described_and_each_error_has_its_help(config):
+    result = check(config({"train_batch_sise": 8, "zero_optimization": {"stage": 4}}))
+    assert "train_batch_sise = 8: there is no such key\n    (did you mean" in result.stderr
+    assert "ZeRO-" not in result.stdout
+
+
 def test_version():
     result = reknit("--version")
     assert (result.returncode, result.stdout.split()[0]) == (0, "reknit")
