@@ -208,7 +208,8 @@ struct ExportOptions {
   std::string checkpoint;  ///< a checkpoint's folder or a run's
   std::string out;
   std::string model;               ///< empty: the actor, or the only one
-  std::optional<Precision> dtype;  ///< none: the run's
+  std::string model_config;        ///< of a DeepSpeed checkpoint: a config.json or a folder
+  std::optional<Precision> dtype;  ///< none: the run's; fp32 for a DeepSpeed checkpoint
   bool overwrite = false;
 };
 

@@ -61,7 +61,7 @@ RunFolder::~RunFolder() {
 
 void RunFolder::resume_after(int64_t step) {
   for (const char* name : {"metrics.jsonl", "samples.jsonl"}) {
-    if (!exists() || !fs::exists(file(name))) {
+    if (!exists() || !fs::is_regular_file(file(name))) {
       continue;
     }
     std::ifstream in(file(name));

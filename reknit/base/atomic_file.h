@@ -31,7 +31,8 @@ class AtomicFile {
   void write_at(int64_t offset, std::string_view bytes);
 
   /// Forces the bytes to disk, then renames (replacing an older file). Throws
-  /// WriteError with the path; the older file is then still there. Once only.
+  /// WriteError with the path; under the name is then a whole file, the older one or,
+  /// where only the folder could not be synced, the new one. Once only.
   void commit();
 
  private:

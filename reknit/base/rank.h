@@ -26,7 +26,8 @@ struct RankContext {
 const RankContext& this_rank();
 
 /// Makes the calling thread a rank for the scope: device, streams, no-grad mode, one CPU thread
-/// for tensor operations, the log's rank tag; on a GPU also the process's choices of arithmetic.
+/// for tensor operations (that one stays), the log's rank tag; on a GPU also the process's
+/// choices of arithmetic.
 class RankScope {
  public:
   RankScope(int rank, int world, c10::Device device);

@@ -29,10 +29,10 @@ enum class KeyFate {
 };
 
 /// Where a value lands in a DeepSpeedConfig.
-using KeyTarget = std::variant<std::monostate, bool*, std::optional<bool>*, int64_t*, double*,
-                               std::string*, std::optional<int64_t>*, std::optional<double>*,
-                               std::optional<std::string>*, std::vector<double>*,
-                               std::vector<std::string>*>;
+using KeyTarget =
+    std::variant<std::monostate, bool*, std::optional<bool>*, int64_t*, double*, std::string*,
+                 std::optional<int64_t>*, std::optional<double>*, std::optional<std::string>*,
+                 std::vector<double>*, std::vector<std::string>*>;
 
 struct KeySpec {
   std::string_view path;  ///< "zero_optimization.stage"

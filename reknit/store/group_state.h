@@ -43,7 +43,6 @@ class GroupState final : public ReadGuard {
   GradientState gradients() const { return gradients_; }
   uint64_t version() const { return version_; }
   int readers() const { return static_cast<int>(leases_.size()); }
-  bool gradient_leased() const { return gradient_leased_; }
 
   void begin_gather(Phase phase);
   /// The full copy is of the version that was current when its gather began. `pinned`: it

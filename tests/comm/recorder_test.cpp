@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 
 namespace reknit::test {
@@ -136,15 +137,20 @@ TEST_P(Recorded, ATraceHasOperationsThatNeverEnded) {
   if (GetParam().size != 3 || GetParam().name != "threads") {
     GTEST_SKIP();
   }
-  run([](Communicator& comm) {
+  std::atomic<int> begun{0};
+  run([&](Communicator& comm) {
     Trace trace(comm.rank());
     {
       Recorder recorder(&trace);
       reduce(comm);
       if (comm.rank() != 0) {
         auto pending = comm.all_reduce({ones(1)}, ReduceOp::kSum, this_rank().compute);
+        ++begun;
         EXPECT_THROW(std::move(pending).wait(Stream()), CommError);
       } else {
+        while (begun < 2) {
+          std::this_thread::yield();
+        }
         comm.abort("enough");
       }
     }

@@ -52,8 +52,13 @@ TOKENIZER = {
         }
         for i, text in enumerate(["</s>", "<pad>"])
     ],
-    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
-    "decoder": {"type": "ByteLevel"},
+    "pre_tokenizer": {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": True,
+    },
+    "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
 }
 
 

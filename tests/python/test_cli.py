@@ -79,6 +79,7 @@ SURFACE = {
     "export": {
         "--out": None,
         "--model": None,
+        "--model-config": None,
         "--dtype": None,
         "--overwrite": None,
     },

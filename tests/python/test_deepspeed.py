@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 
 import pytest
 from command import BINARY, ROOT, needs_binary
@@ -62,3 +63,30 @@ def test_a_missing_rank_is_one_sentence_and_exit_3(data, config, tmp_path):
     said = run(*pretrain(data, config, tmp_path / "run", damaged, "--ranks", 2), code=3)
     assert f"lacks {name}: its files say 3 ranks" in said.stderr
     assert said.stderr.count("error:") == 1
+
+
+def test_its_model_is_exported_for_transformers(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    out = tmp_path / "model"
+    said = run(BINARY, "export", FIXTURE, "--model-config", FIXTURE / "config.json", "--out", out)
+    assert str(out) in said.stdout
+    model, report = transformers.AutoModelForCausalLM.from_pretrained(out, output_loading_info=True)
+    assert not report["missing_keys"] and not report["mismatched_keys"]
+    assert all(weight.isfinite().all() for weight in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ((), "does not say what its model is"),
+        (("--model-config", FIXTURE / "config.json", "--model", "actor"), "holds one model"),
+    ],
+)
+def test_an_export_says_what_it_lacks(tmp_path, more, words):
+    done = subprocess.run(
+        [BINARY, "export", FIXTURE, "--out", tmp_path / "model", *more],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, words in done.stderr) == (2, True), done.stderr
+    assert not (tmp_path / "model").exists()

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <mutex>
 
 namespace reknit {
@@ -70,9 +71,11 @@ TEST(WeightAverage, AFolderThatCannotBeWrittenEndsAllRanksWithItsSentence) {
   for (const bool average : {true, false}) {
     std::mutex mutex;
     std::vector<std::string> said;
+    std::barrier ready(3);  // not a collective: the first error would end it too
     on_ranks(3, [&](std::shared_ptr<Communicator> comm) {
       RankModel rank(folder, comm, {});
       WeightAverage moving(rank.model->store, 0.5);
+      ready.arrive_and_wait();
       const std::string sentence = sentence_of<Error>([&] {
         if (average) {
           moving.write_model(*rank.model, rank.folder, at::kFloat, temp / "taken",
