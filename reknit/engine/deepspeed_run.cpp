@@ -1,9 +1,8 @@
 #include "reknit/engine/deepspeed_run.h"
 
 #include "reknit/base/log.h"
-#include "reknit/checkpoint/hf_config.h"
+#include "reknit/engine/model_folder.h"
 #include "reknit/models/decoder.h"
-#include "reknit/models/name_map.h"
 
 #include <ATen/ATen.h>
 
@@ -99,16 +98,6 @@ void require_states(const DeepSpeedFolder& folder, const std::vector<Match>& mat
   }
 }
 
-/// The elements of a piece as rows of our parameter, flat.
-at::Tensor rows_of(const NamePiece& piece, const at::Tensor& stored) {
-  return (piece.transposed ? stored.t() : stored).contiguous().reshape(-1);
-}
-
-int64_t first_element(const NamePiece& piece, const ParamSpec& param) {
-  const auto row_shape = at::IntArrayRef(param.shape).slice(1);
-  return piece.row_begin * c10::multiply_integers(row_shape);
-}
-
 void load_state(Store& store, Optimizer& optimizer, const Match& match, const ParamSpec& param,
                 const std::string& kind, const at::Tensor& values) {
   const int64_t begin = first_element(match.piece, param);
@@ -151,11 +140,11 @@ void load_deepspeed(Model& model, Trainer& trainer, const DeepSpeedFolder& folde
     const NamePiece& piece = match.piece;
     const ParamSpec& param = param_of(groups, piece);
     model.store.write(piece.group, piece.param, first_element(piece, param),
-                      rows_of(piece, folder.value(match.name)));
+                      elements_of(piece, folder.value(match.name)));
     for (const std::string& kind : trainer.optimizer().state_names(param)) {
       if (param.trainable) {
         load_state(model.store, trainer.optimizer(), match, param, kind,
-                   rows_of(piece, folder.state(match.name, kind)));
+                   elements_of(piece, folder.state(match.name, kind)));
       }
     }
   }
@@ -171,24 +160,15 @@ void load_deepspeed(Model& model, Trainer& trainer, const DeepSpeedFolder& folde
 
 void export_deepspeed(const DeepSpeedFolder& folder, const HfFolder& source, at::ScalarType dtype,
                       const std::string& path, IfPresent if_present) {
-  ModelSpec spec = ModelSpec::from_hf(source.config());
-  const Groups groups = Decoder(spec).groups();
-  const nlohmann::json config = written_config(source.config(), spec, dtype);
-  HfFolderContents contents;
-  contents.config = &config;
-  contents.generation_config =
-      source.generation_config().is_null() ? nullptr : &source.generation_config();
-  contents.tokenizer_folder = source.path();
+  const ModelSpec spec = ModelSpec::from_hf(source.config());
   std::map<std::string, std::string> names;
-  for (const Match& match : match(folder, spec, groups)) {
-    const std::vector<int64_t> shape = stored_shape(param_of(groups, match.piece), match.piece);
-    contents.tensors.push_back({match.piece.hf_name, dtype, shape});
+  for (const Match& match : match(folder, spec, Decoder(spec).groups())) {
     names[match.piece.hf_name] = match.name;
   }
-  write_hf_folder(
-      path, contents,
-      [&](const TensorInfo& info) {
-        return folder.value(names.at(info.name)).to(dtype).contiguous();
+  write_model_folder(
+      path, {spec, source.config(), source.generation_config(), source.path(), dtype},
+      [&](const NamePiece& piece, const ParamSpec&) {
+        return folder.value(names.at(piece.hf_name));
       },
       if_present);
 }

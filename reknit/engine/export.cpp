@@ -1,8 +1,7 @@
 // A model's folder in Hugging Face's form, out of the shards.
-#include "reknit/checkpoint/hf_config.h"
 #include "reknit/engine/model.h"
+#include "reknit/engine/model_folder.h"
 #include "reknit/engine/together.h"
-#include "reknit/models/name_map.h"
 
 #include <ATen/ATen.h>
 
@@ -29,9 +28,7 @@ class GroupReader {
       store_.finish_pass();
       group_ = piece.group;
     }
-    const at::Tensor rows =
-        copies_.at(piece.param).narrow(0, piece.row_begin, piece.row_end - piece.row_begin);
-    return piece.transposed ? rows.t() : rows;
+    return stored_of(piece, copies_.at(piece.param));
   }
 
  private:
@@ -42,38 +39,17 @@ class GroupReader {
 
 void export_together(Model& model, const HfFolder& source, at::ScalarType dtype,
                      const std::string& path, IfPresent if_present) {
-  std::vector<NamePiece> pieces;
-  for (NamePiece& piece : name_map(model.decoder.spec())) {
-    if (!piece.optional) {
-      pieces.push_back(std::move(piece));
-    }
-  }
+  const ModelSpec& spec = model.decoder.spec();
   GroupReader reader(model.store);
-  if (this_rank().rank != 0) {
-    for (const NamePiece& piece : pieces) {
+  if (this_rank().rank == 0) {
+    write_model_folder(
+        path, {spec, source.config(), source.generation_config(), source.path(), dtype},
+        [&](const NamePiece& piece, const ParamSpec&) { return reader.read(piece); }, if_present);
+  } else {
+    for (const NamePiece& piece : stored_pieces(spec)) {
       reader.read(piece);
     }
-    model.store.comms().world->barrier();
-    return;
   }
-  const nlohmann::json config = written_config(source.config(), model.decoder.spec(), dtype);
-  HfFolderContents contents;
-  contents.config = &config;
-  contents.generation_config =
-      source.generation_config().is_null() ? nullptr : &source.generation_config();
-  contents.tokenizer_folder = source.path();
-  std::map<std::string, const NamePiece*> by_name;
-  for (const NamePiece& piece : pieces) {
-    const ParamSpec& param = model.store.spec(piece.group).params.at(piece.param);
-    contents.tensors.push_back({piece.hf_name, dtype, stored_shape(param, piece)});
-    by_name[piece.hf_name] = &piece;
-  }
-  write_hf_folder(
-      path, contents,
-      [&](const TensorInfo& info) {
-        return reader.read(*by_name.at(info.name)).to(dtype).contiguous();
-      },
-      if_present);
   model.store.comms().world->barrier();
 }
 

@@ -1,9 +1,9 @@
 #include "reknit/engine/model.h"
 
 #include "reknit/base/log.h"
+#include "reknit/engine/model_folder.h"
 #include "reknit/models/groups.h"
 #include "reknit/models/init_values.h"
-#include "reknit/models/name_map.h"
 
 #include <ATen/ATen.h>
 
@@ -32,9 +32,8 @@ void require_head(const HfFolder& folder, ValueHead head) {
 }
 
 void write_piece(Model& model, const NamePiece& piece, const at::Tensor& stored) {
-  const at::Tensor values = piece.transposed ? stored.t().contiguous() : stored.contiguous();
-  const int64_t row = c10::multiply_integers(values.sizes().slice(1));
-  model.store.write(piece.group, piece.param, piece.row_begin * row, values.reshape(-1));
+  model.store.write(piece.group, piece.param, first_element(piece, param_of(model, piece)),
+                    elements_of(piece, stored));
 }
 
 void init_piece(Model& model, const NamePiece& piece, uint64_t seed) {
@@ -128,10 +127,8 @@ void load_model(Model& model, const HfFolder& folder, ValueHead head, uint64_t s
 }
 
 void init_model(Model& model, uint64_t seed) {
-  for (const NamePiece& piece : name_map(model.decoder.spec())) {
-    if (!piece.optional) {
-      init_piece(model, piece, seed);
-    }
+  for (const NamePiece& piece : stored_pieces(model.decoder.spec())) {
+    init_piece(model, piece, seed);
   }
 }
 

@@ -1,13 +1,11 @@
 #include "reknit/engine/run_export.h"
 
-#include "reknit/checkpoint/hf_config.h"
-#include "reknit/checkpoint/hf_folder.h"
 #include "reknit/checkpoint/json_text.h"
 #include "reknit/checkpoint/run_folder.h"
 #include "reknit/checkpoint/shards.h"
+#include "reknit/engine/model_folder.h"
 #include "reknit/engine/run_files.h"
 #include "reknit/models/decoder.h"
-#include "reknit/models/name_map.h"
 
 #include <ATen/ATen.h>
 
@@ -117,18 +115,13 @@ class SavedModel {
     }
   }
 
-  const ParamSpec& param(const NamePiece& piece) const {
-    return groups_.at(piece.group).params.at(piece.param);
-  }
-
   at::Tensor read(const NamePiece& piece) {
-    const ParamSpec& wanted = param(piece);
+    const ParamSpec& wanted = groups_.at(piece.group).params.at(piece.param);
     if (last_ != &wanted) {
       values_ = reader_.whole(wanted, average_);
       last_ = &wanted;
     }
-    const at::Tensor rows = values_.narrow(0, piece.row_begin, piece.row_end - piece.row_begin);
-    return piece.transposed ? rows.t() : rows;
+    return stored_of(piece, values_);
   }
 
  private:
@@ -158,32 +151,18 @@ RunExported write_model(const Json& saved, const Chosen& chosen, const RunExport
   ModelSpec spec = ModelSpec::from_hf(given);
   spec.value_head = saved.at("value_head").get<bool>();
   const at::ScalarType dtype = request.dtype.value_or(saved_dtype(saved));
-  const Json config = written_config(given, spec, dtype);
   const std::string generation = inside(texts, "generation_config.json");
   const Json generation_config = fs::exists(generation) ? read_json_object(generation) : Json();
 
   SavedModel model(saved, path, spec, chosen.average);
-  HfFolderContents contents;
-  contents.config = &config;
-  contents.generation_config = &generation_config;
-  contents.tokenizer_folder = texts;
-  RunExported done{path, request.model, dtype, 0, 0, 0};
-  std::map<std::string, NamePiece> pieces;
-  for (const NamePiece& piece : name_map(spec)) {
-    if (piece.optional) {
-      continue;
-    }
-    contents.tensors.push_back({piece.hf_name, dtype, stored_shape(model.param(piece), piece)});
-    done.elements += contents.tensors.back().numel();
-    pieces[piece.hf_name] = piece;
-  }
-  write_hf_folder(
-      request.out, contents,
-      [&](const TensorInfo& info) {
-        return model.read(pieces.at(info.name)).to(dtype).contiguous();
-      },
+  const std::vector<TensorInfo> written = write_model_folder(
+      request.out, {spec, given, generation_config, texts, dtype},
+      [&](const NamePiece& piece, const ParamSpec&) { return model.read(piece); },
       request.if_present);
-  done.tensors = static_cast<int64_t>(pieces.size());
+  RunExported done{path, request.model, dtype, 0, static_cast<int64_t>(written.size()), 0};
+  for (const TensorInfo& info : written) {
+    done.elements += info.numel();
+  }
   return done;
 }
 

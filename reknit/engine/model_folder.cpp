@@ -1,0 +1,59 @@
+#include "reknit/engine/model_folder.h"
+
+#include "reknit/checkpoint/hf_config.h"
+#include "reknit/models/decoder.h"
+
+#include <ATen/ATen.h>
+#include <nlohmann/json.hpp>
+
+namespace reknit {
+
+std::vector<NamePiece> stored_pieces(const ModelSpec& spec) {
+  std::vector<NamePiece> pieces = name_map(spec);
+  std::erase_if(pieces, [](const NamePiece& piece) { return piece.optional; });
+  return pieces;
+}
+
+at::Tensor stored_of(const NamePiece& piece, const at::Tensor& param) {
+  const at::Tensor rows = param.narrow(0, piece.row_begin, piece.row_end - piece.row_begin);
+  return piece.transposed ? rows.t() : rows;
+}
+
+at::Tensor elements_of(const NamePiece& piece, const at::Tensor& stored) {
+  return (piece.transposed ? stored.t() : stored).contiguous().reshape(-1);
+}
+
+int64_t first_element(const NamePiece& piece, const ParamSpec& param) {
+  return piece.row_begin * c10::multiply_integers(at::IntArrayRef(param.shape).slice(1));
+}
+
+std::vector<TensorInfo> write_model_folder(
+    const std::string& path, const ModelFolder& folder,
+    const std::function<at::Tensor(const NamePiece&, const ParamSpec&)>& read,
+    IfPresent if_present) {
+  const nlohmann::json config = written_config(folder.config, folder.spec, folder.dtype);
+  const std::vector<GroupSpec> groups = Decoder(folder.spec).groups();
+  const std::vector<NamePiece> pieces = stored_pieces(folder.spec);
+  const auto param_of = [&](const NamePiece& piece) -> const ParamSpec& {
+    return groups.at(piece.group).params.at(piece.param);
+  };
+  HfFolderContents contents;
+  contents.config = &config;
+  contents.generation_config = &folder.generation_config;
+  contents.tokenizer_folder = folder.tokenizer_folder;
+  for (const NamePiece& piece : pieces) {
+    const std::vector<int64_t> shape = stored_shape(param_of(piece), piece);
+    contents.tensors.push_back({piece.hf_name, folder.dtype, shape});
+  }
+  size_t next = 0;
+  write_hf_folder(
+      path, contents,
+      [&](const TensorInfo&) {
+        const NamePiece& piece = pieces.at(next++);
+        return read(piece, param_of(piece)).to(folder.dtype).contiguous();
+      },
+      if_present);
+  return std::move(contents.tensors);
+}
+
+}  // namespace reknit
