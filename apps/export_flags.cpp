@@ -2,7 +2,6 @@
 
 #include "apps/validators.h"
 
-#include <map>
 #include <memory>
 
 namespace reknit {
@@ -38,10 +37,8 @@ Action add_export(CLI::App& app, std::function<int(const ExportOptions&)> run) {
   app.add_flag("--overwrite", o->overwrite, "Replaces a folder that is there");
   app.footer(kFooter);
   return [o, dtype, run = std::move(run)] {
-    static const std::map<std::string, Precision> types = {
-        {"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}};
     if (!dtype->empty()) {
-      o->dtype = types.at(*dtype);
+      o->dtype = precision_named(*dtype);
     }
     return run(*o);
   };

@@ -3,7 +3,6 @@
 #include "apps/validators.h"
 
 #include <filesystem>
-#include <map>
 #include <memory>
 
 namespace reknit {
@@ -30,9 +29,7 @@ Action add_init(CLI::App& app, std::function<int(const InitOptions&)> run) {
       "beside\n"
       "config.json are copied.");
   return [o, dtype, run = std::move(run)] {
-    static const std::map<std::string, Precision> types = {
-        {"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}};
-    o->dtype = types.at(*dtype);
+    o->dtype = precision_named(*dtype);
     if (std::filesystem::is_directory(o->config_json)) {
       o->config_json = (std::filesystem::path(o->config_json) / "config.json").string();
     }

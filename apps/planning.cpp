@@ -2,11 +2,11 @@
 
 #include "apps/device_memory.h"
 #include "apps/session.h"
+#include "reknit/base/format.h"
 #include "reknit/base/log.h"
 #include "reknit/optim/configured.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 
 namespace reknit {
@@ -24,9 +24,7 @@ std::string help_of(const PlanRequest& request, int64_t limit) {
 }  // namespace
 
 std::string gigabytes(int64_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.2f GB", static_cast<double>(bytes) / 1e9);
-  return text;
+  return format("%.2f GB", static_cast<double>(bytes) / 1e9);
 }
 
 PlannedModel planned_model(const std::string& name, const ModelSpec& spec,

@@ -1,11 +1,11 @@
 #include "apps/plot.h"
 
 #include "reknit/base/error.h"
+#include "reknit/base/format.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
 namespace reknit {
@@ -25,14 +25,8 @@ constexpr std::array<const char*, 6> kColors = {"#0072b2", "#d55e00", "#009e73",
 
 using Points = std::vector<std::pair<double, double>>;
 
-std::string number(double value, const char* format) {
-  char text[32];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
-
 std::string place(double value) {
-  return number(value, "%.1f");
+  return format("%.1f", value);
 }
 
 Points finite(const Points& points) {
@@ -127,11 +121,11 @@ class Picture {
   void grid() {
     for (const double mark : y_.marks) {
       rule(x_.from, y_.at(mark), x_.to, y_.at(mark));
-      put(kLeft - 6, y_.at(mark) + 4, "end", number(mark, "%.6g"));
+      put(kLeft - 6, y_.at(mark) + 4, "end", format("%.6g", mark));
     }
     for (const double mark : x_.marks) {
       rule(x_.at(mark), y_.from, x_.at(mark), y_.to);
-      put(x_.at(mark), kHeight - kBottom + 16, "middle", number(mark, "%.6g"));
+      put(x_.at(mark), kHeight - kBottom + 16, "middle", format("%.6g", mark));
     }
     put((x_.from + x_.to) / 2, kHeight - 6, "middle", plot_.x_label);
   }

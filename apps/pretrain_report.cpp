@@ -1,18 +1,12 @@
 #include "apps/pretrain_report.h"
 
+#include "reknit/base/format.h"
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 namespace reknit {
 namespace {
-
-template <class... Args>
-std::string format(const char* pattern, Args... args) {
-  char text[256];
-  std::snprintf(text, sizeof(text), pattern, args...);
-  return text;
-}
 
 double tflops(const PretrainFacts& facts, int64_t sequences, double seconds) {
   return facts.sequence_flops * static_cast<double>(sequences) /

@@ -1,6 +1,7 @@
 // reknit data: builds token files from text, and shows what they hold.
 #include "apps/commands.h"
 #include "apps/progress.h"
+#include "reknit/base/format.h"
 #include "reknit/data/blend.h"
 #include "reknit/data/build.h"
 
@@ -26,9 +27,7 @@ std::string with_unit(double bytes) {
     bytes /= 1000;
     unit = next;
   }
-  char text[32];
-  std::snprintf(text, sizeof(text), unit[0] == 'b' ? "%.0f %s" : "%.1f %s", bytes, unit);
-  return text;
+  return format(unit[0] == 'b' ? "%.0f %s" : "%.1f %s", bytes, unit);
 }
 
 void print_tokens(std::span<const int64_t> tokens, const std::optional<Tokenizer>& tokenizer) {

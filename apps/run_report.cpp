@@ -51,8 +51,7 @@ void read_metrics(Run& run, const std::string& path) {
   std::string line;
   for (int64_t number = 1; std::getline(file, line) && !file.eof(); ++number) {
     const std::string where = str(path, ", line ", number);
-    parse_json(line, where);  // says what is wrong with it; keys in order come from the next
-    const Json object = Json::parse(line);
+    const Json object = parse_ordered_json(line, where);
     if (!object.is_object() || !object.contains("step") || !object["step"].is_number()) {
       throw InputError(str(where, " is no object with a step"), "is it a run's metrics.jsonl?");
     }

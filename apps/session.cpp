@@ -2,6 +2,7 @@
 
 #include "apps/planning.h"
 #include "apps/report_error.h"
+#include "apps/shared_flags.h"
 #include "reknit/base/atomic_file.h"
 #include "reknit/base/write_error.h"
 #include "reknit/checkpoint/hf_config.h"
@@ -26,9 +27,7 @@ std::optional<at::ScalarType> reduce_dtype(const DeepSpeedConfig& config) {
   if (!name) {
     return std::nullopt;
   }
-  return scalar_type(*name == "bf16"   ? Precision::kBf16
-                     : *name == "fp16" ? Precision::kFp16
-                                       : Precision::kFp32);
+  return scalar_type(precision_named(*name));
 }
 
 }  // namespace

@@ -26,6 +26,10 @@ void add_seed_flag(CLI::App& app, int64_t& seed) {
       ->group("Running");
 }
 
+Precision precision_named(const std::string& name) {
+  return name == "bf16" ? Precision::kBf16 : name == "fp16" ? Precision::kFp16 : Precision::kFp32;
+}
+
 void add_run_flags(CLI::App& app, RunOptions& o) {
   const std::string running = "Running";
   app.add_option("--config", o.config_file, "A DeepSpeed JSON config (comments are fine)")

@@ -42,6 +42,9 @@ void require_out_file(const std::string& flag, const std::string& path);
 /// InputError naming flag and path.
 std::string require_model(const std::string& flag, const std::string& path);
 
+/// Of "fp32", "bf16" or "fp16", which the flag has been checked to be.
+Precision precision_named(const std::string& name);
+
 /// The seed of the random streams, as a checked flag.
 void add_seed_flag(CLI::App& app, int64_t& seed);
 

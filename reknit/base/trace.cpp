@@ -1,7 +1,8 @@
 #include "reknit/base/trace.h"
 
+#include "reknit/base/format.h"
+
 #include <algorithm>
-#include <cstdio>
 
 namespace reknit {
 namespace {
@@ -18,9 +19,7 @@ std::string quoted(const std::string& text) {
 }
 
 std::string microseconds(double seconds) {
-  char text[64];
-  std::snprintf(text, sizeof(text), "%.3f", seconds * 1e6);
-  return text;
+  return format("%.3f", seconds * 1e6);
 }
 
 std::string named(int rank, int row, const char* what, const std::string& value) {

@@ -14,31 +14,41 @@ namespace {
 using Json = nlohmann::json;
 constexpr size_t kMaxDepth = 64;
 
-}  // namespace
-
-Json parse_json(std::string_view text, const std::string& where) {
+template <class Any>
+Any parse(std::string_view text, const std::string& where) {
   std::vector<std::set<std::string>> keys;  // of the objects that are open
-  const auto watch = [&](int, Json::parse_event_t event, Json& value) {
-    if (event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start) {
+  using Event = typename Any::parse_event_t;
+  const auto watch = [&](int, Event event, Any& value) {
+    if (event == Event::object_start || event == Event::array_start) {
       keys.emplace_back();
       require<InputError>(keys.size() <= kMaxDepth, where, " is nested deeper than ", kMaxDepth);
-    } else if (event == Json::parse_event_t::object_end ||
-               event == Json::parse_event_t::array_end) {
+    } else if (event == Event::object_end || event == Event::array_end) {
       keys.pop_back();
-    } else if (event == Json::parse_event_t::key) {
-      const bool fresh = keys.back().insert(value.get_ref<const std::string&>()).second;
-      require<InputError>(fresh, where, " names the key ", json_excerpt(value), " twice");
+    } else if (event == Event::key) {
+      const bool fresh = keys.back().insert(value.template get_ref<const std::string&>()).second;
+      require<InputError>(fresh, where, " names the key ", json_excerpt(nlohmann::json(value)),
+                          " twice");
     }
     return true;
   };
   try {
-    return Json::parse(text.begin(), text.end(), watch);
-  } catch (const Json::exception& error) {
+    return Any::parse(text.begin(), text.end(), watch);
+  } catch (const nlohmann::json::exception& error) {
     const std::string message = error.what();  // "[json.exception.KIND] ..."
     const size_t start = message.find("] ");
     throw InputError(str(where, " is not valid JSON: ",
                          start == std::string::npos ? message : message.substr(start + 2)));
   }
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text, const std::string& where) {
+  return parse<Json>(text, where);
+}
+
+nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where) {
+  return parse<nlohmann::ordered_json>(text, where);
 }
 
 Json read_json_object(const std::string& path) {

@@ -1,9 +1,9 @@
 #include "reknit/engine/comm_report.h"
 
+#include "reknit/base/format.h"
 #include "reknit/engine/runtime.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <numeric>
 
 namespace reknit {
@@ -11,13 +11,6 @@ namespace {
 
 /// Ranks that the table shows.
 constexpr size_t kShown = 16;
-
-template <class... Args>
-std::string format(const char* pattern, Args... args) {
-  char text[256];
-  std::snprintf(text, sizeof(text), pattern, args...);
-  return text;
-}
 
 std::string size_text(int64_t bytes) {
   static constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB"};

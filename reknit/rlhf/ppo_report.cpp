@@ -1,9 +1,9 @@
 #include "reknit/rlhf/ppo_report.h"
 
+#include "reknit/base/format.h"
 #include "reknit/engine/comm_report.h"
 
 #include <algorithm>
-#include <cstdio>
 
 namespace reknit {
 namespace {
@@ -13,13 +13,6 @@ nlohmann::ordered_json step_json(const StepRecord& step, int64_t skipped) {
           {"grad_norm", step.grad_norm},
           {"loss_scale", step.loss_scale},
           {"skipped", skipped}};
-}
-
-template <class... Args>
-std::string format(const char* pattern, Args... args) {
-  char text[512];
-  std::snprintf(text, sizeof(text), pattern, args...);
-  return text;
 }
 
 }  // namespace
