@@ -12,10 +12,12 @@ import argparse
 import json
 import os
 import pathlib
-import struct
 import subprocess
 import sys
 import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "python"))
+from runs import unlaunched, write_tokens
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Part of every Debian, byte for byte the same.
@@ -48,22 +50,10 @@ RUNS = [
 TOLERANCE = 1e-2
 
 
-def write_tokens(prefix, texts):
-    """Megatron's pair of files: a document a paragraph, a token a byte; 256 ends a paragraph."""
+def write_text(prefix, texts):
+    """Token files: a document a paragraph, a token a byte; 256 ends a paragraph."""
     parts = [part for text in texts for part in text.read_bytes().split(b"\n\n") if part.strip()]
-    documents = [[*part, 256] for part in parts]
-    lengths = [len(document) for document in documents]
-    places = [2 * sum(lengths[:i]) for i in range(len(lengths))]
-    tokens = [token for document in documents for token in document]
-    prefix.with_suffix(".bin").write_bytes(struct.pack(f"<{len(tokens)}H", *tokens))
-    count = len(documents)
-    prefix.with_suffix(".idx").write_bytes(
-        b"MMIDIDX\0\0"
-        + struct.pack("<QBQQ", 1, 8, count, count + 1)
-        + struct.pack(f"<{count}i", *lengths)
-        + struct.pack(f"<{count}q", *places)
-        + struct.pack(f"<{count + 1}q", *range(count + 1))
-    )
+    write_tokens(prefix, [[*part, 256] for part in parts])
 
 
 def config(keys, window):
@@ -89,13 +79,11 @@ def train(binary, folder, number, run, steps, window):
     command = [binary, "pretrain", *MODEL, *TRAIN, "--data", folder / "text", "--out", out]
     command += ["--config", folder / f"run{number}.json", "--steps", steps, "--ranks", ranks]
     command += ["--nodes", nodes]
-    launched = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
-    plain = {name: value for name, value in os.environ.items() if name not in launched}
     result = subprocess.run(
         [str(part) for part in command],
         capture_output=True,
         text=True,
-        env=plain | {"OMP_NUM_THREADS": "1"},
+        env=unlaunched() | {"OMP_NUM_THREADS": "1"},
     )
     if result.returncode != 0:
         sys.exit(f"{run[0]}: {result.stderr}")
@@ -205,7 +193,7 @@ def main():
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        write_tokens(folder / "text", options.text)
+        write_text(folder / "text", options.text)
         results = {
             run[0]: train(options.reknit, folder, i, run, options.steps, options.window)
             for i, run in enumerate(RUNS)

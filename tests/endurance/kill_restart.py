@@ -10,21 +10,21 @@ gloo, and kills one of them or all.
 
 import argparse
 import json
-import os
 import pathlib
 import random
 import re
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "python"))
+from runs import unlaunched, write_tokens
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-LAUNCHERS = re.compile(r"^(RANK|LOCAL_|WORLD_SIZE|MASTER_|OMPI_|PMI_|SLURM_|TORCHELASTIC_)")
 TIMES = {"seconds", "tokens_per_s", "tflops", "peak_bytes", "comm"}
 MODEL = (
     "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --vocab-size 257 "
@@ -33,12 +33,9 @@ MODEL = (
 ).split()
 
 
-def write_tokens(prefix):
-    """Megatron's pair of files with one document of 20,000 tokens."""
-    tokens = [(7 * i + i * i // 11) % 256 for i in range(20_000)]
-    prefix.with_suffix(".bin").write_bytes(struct.pack(f"<{len(tokens)}H", *tokens))
-    index = struct.pack("<QBQQ", 1, 8, 1, 2) + struct.pack("<iqqq", len(tokens), 0, 0, 1)
-    prefix.with_suffix(".idx").write_bytes(b"MMIDIDX\0\0" + index)
+def write_data(prefix):
+    """One document of 20,000 tokens."""
+    write_tokens(prefix, [[(7 * i + i * i // 11) % 256 for i in range(20_000)]])
 
 
 def metrics(out):
@@ -61,14 +58,13 @@ class Runs:
         self.binary, self.folder, self.steps = binary, folder, steps
         self.interval, self.ranks, self.processes = interval, ranks, processes
         self.data = folder / "text"
-        write_tokens(self.data)
+        write_data(self.data)
 
     def start(self, out, log):
         command = [self.binary, "pretrain", *MODEL, "--data-path", self.data, "--out", out]
         command += ["--train-iters", self.steps, "--save-interval", self.interval]
         command += ["--resume", "auto"]
-        clean = {k: v for k, v in os.environ.items() if not LAUNCHERS.match(k)}
-        clean["OMP_NUM_THREADS"] = "1"
+        clean = unlaunched() | {"OMP_NUM_THREADS": "1"}
         if not self.processes:
             places, command = [{}], [*command, "--ranks", self.ranks]
         else:

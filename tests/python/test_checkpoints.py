@@ -9,7 +9,8 @@ import shutil
 import subprocess
 
 import pytest
-from command import BINARY, ROOT, needs_binary, unlaunched
+from command import BINARY, ROOT, needs_binary
+from runs import byte_level_tokenizer, unlaunched
 
 pytestmark = needs_binary
 
@@ -33,33 +34,9 @@ OPT = {
     "eos_token_id": 2,
     "pad_token_id": 1,
 }
-TOKENIZER = {
-    "version": "1.0",
-    "model": {
-        "type": "BPE",
-        "vocab": {"</s>": 0, "<pad>": 1, "a": 2, "b": 3, "ab": 4},
-        "merges": [["a", "b"]],
-    },
-    "added_tokens": [
-        {
-            "id": i,
-            "content": text,
-            "special": True,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-        }
-        for i, text in enumerate(["</s>", "<pad>"])
-    ],
-    "pre_tokenizer": {
-        "type": "ByteLevel",
-        "add_prefix_space": False,
-        "trim_offsets": True,
-        "use_regex": True,
-    },
-    "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
-}
+TOKENIZER = byte_level_tokenizer(
+    {"</s>": 0, "<pad>": 1, "a": 2, "b": 3, "ab": 4}, ["</s>", "<pad>"], [["a", "b"]]
+)
 
 
 def reknit(*args, code=0, **more):
@@ -78,7 +55,7 @@ def reknit(*args, code=0, **more):
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     prefix = tmp_path_factory.mktemp("data") / "text"
-    kill_restart.write_tokens(prefix)
+    kill_restart.write_data(prefix)
     return prefix
 
 

@@ -9,7 +9,8 @@ import re
 import subprocess
 
 import pytest
-from command import BINARY, needs_binary, unlaunched
+from command import BINARY, needs_binary
+from runs import unlaunched
 
 pytestmark = needs_binary
 

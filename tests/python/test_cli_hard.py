@@ -13,7 +13,8 @@ import subprocess
 import time
 
 import pytest
-from command import BINARY, needs_binary, unlaunched
+from command import BINARY, needs_binary
+from runs import byte_level_tokenizer, unlaunched
 
 CONFIG = {
     "model_type": "opt",
@@ -294,21 +295,8 @@ def writer(models, tmp_path_factory):
     """A model with a tokenizer of letters alone: one for each of its 50 ids."""
     folder = tmp_path_factory.mktemp("writer") / "model"
     shutil.copytree(models / "actor", folder)
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    tokenizer = {
-        "version": "1.0",
-        "added_tokens": [
-            {"id": i, "content": LETTERS[i], "special": True, **plain} for i in range(4)
-        ],
-        "pre_tokenizer": {**level, "use_regex": True},
-        "decoder": level,
-        "model": {
-            "type": "BPE",
-            "vocab": {letter: i for i, letter in enumerate(LETTERS)},
-            "merges": [],
-        },
-    }
+    vocabulary = {letter: i for i, letter in enumerate(LETTERS)}
+    tokenizer = byte_level_tokenizer(vocabulary, LETTERS[:4])
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     return folder
 

@@ -10,8 +10,9 @@ import sys
 import time
 
 import pytest
-from command import BINARY, needs_binary, unlaunched
-from test_pretrain import SHAPE, write_tokens
+from command import BINARY, needs_binary
+from runs import unlaunched, write_tokens
+from test_pretrain import SHAPE
 
 pytestmark = needs_binary
 

@@ -6,7 +6,8 @@ import subprocess
 
 import pytest
 from command import BINARY, ROOT, needs_binary
-from test_pretrain import metrics, run, write_tokens
+from runs import write_tokens
+from test_pretrain import metrics, run
 
 pytestmark = needs_binary
 

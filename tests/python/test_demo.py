@@ -12,7 +12,8 @@ import sys
 import time
 
 import pytest
-from command import BINARY, needs_binary, unlaunched
+from command import BINARY, needs_binary
+from runs import unlaunched
 from safetensors.numpy import load_file
 
 RANKS = 3

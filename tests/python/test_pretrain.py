@@ -6,12 +6,12 @@ Runs the built command: REKNIT_BIN, or build/cpu/bin/reknit.
 import json
 import re
 import socket
-import struct
 import subprocess
 import sys
 
 import pytest
-from command import BINARY, ROOT, needs_binary, unlaunched
+from command import BINARY, ROOT, needs_binary
+from runs import unlaunched, write_tokens
 
 TIMES = {"seconds", "tokens_per_s", "tflops", "peak_bytes", "comm"}
 
@@ -38,22 +38,6 @@ def run(*command, code=0, env=None):
     )
     assert result.returncode == code, result.stdout + result.stderr
     return result
-
-
-def write_tokens(prefix, documents):
-    """Megatron's pair of files, 16 bits a token."""
-    lengths = [len(document) for document in documents]
-    places = [2 * sum(lengths[:i]) for i in range(len(lengths))]
-    tokens = [token for document in documents for token in document]
-    prefix.with_suffix(".bin").write_bytes(struct.pack(f"<{len(tokens)}H", *tokens))
-    count = len(documents)
-    prefix.with_suffix(".idx").write_bytes(
-        b"MMIDIDX\0\0"
-        + struct.pack("<QBQQ", 1, 8, count, count + 1)
-        + struct.pack(f"<{count}i", *lengths)
-        + struct.pack(f"<{count}q", *places)
-        + struct.pack(f"<{count + 1}q", *range(count + 1))
-    )
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,8 @@ import sys
 import time
 
 import pytest
-from command import BINARY, needs_binary, unlaunched
+from command import BINARY, needs_binary
+from runs import byte_level_tokenizer, unlaunched
 
 SPECIAL = ["<s>", "<pad>", "</s>"]
 LETTERS = [chr(code) for code in range(32, 126)]
@@ -29,33 +30,9 @@ CONFIG = {
     "pad_token_id": 1,
 }
 # One token for each printable character.
-TOKENIZER = {
-    "version": "1.0",
-    "added_tokens": [
-        {
-            "id": i,
-            "content": text,
-            "special": True,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-        }
-        for i, text in enumerate(SPECIAL)
-    ],
-    "pre_tokenizer": {
-        "type": "ByteLevel",
-        "add_prefix_space": False,
-        "trim_offsets": True,
-        "use_regex": True,
-    },
-    "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
-    "model": {
-        "type": "BPE",
-        "vocab": {text.replace(" ", "\u0120"): i for i, text in enumerate(SPECIAL + LETTERS)},
-        "merges": [],
-    },
-}
+TOKENIZER = byte_level_tokenizer(
+    {text.replace(" ", "\u0120"): i for i, text in enumerate(SPECIAL + LETTERS)}, SPECIAL
+)
 
 pytestmark = needs_binary
 

@@ -7,7 +7,8 @@ import json
 import subprocess
 
 import pytest
-from command import BINARY, needs_binary, unlaunched
+from command import BINARY, needs_binary
+from runs import unlaunched
 
 CONFIG = {
     "model_type": "opt",
