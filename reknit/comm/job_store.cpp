@@ -108,7 +108,8 @@ void JobStore::connect(std::chrono::milliseconds left) {
   options.port = static_cast<uint16_t>(rendezvous_.port);
   options.isServer = serves();
   options.waitWorkers = false;
-  options.timeout = std::clamp<std::chrono::milliseconds>(left, 100ms, kReport);
+  // libtorch begins attempts until then and gives each as long again: up to 2.5 times this.
+  options.timeout = std::clamp<std::chrono::milliseconds>(left / 3, 100ms, kReport);
   auto tcp = c10::make_intrusive<c10d::TCPStore>(rendezvous_.host, options);
   tcp->setTimeout(kReport);
   store_ = c10::make_intrusive<c10d::PrefixStore>(prefix_, tcp);

@@ -89,6 +89,21 @@ TEST(Gloo, StartUpNamesTheRanksThatNeverCame) {
               AllOf(HasSubstr("start-up"), HasSubstr("ranks missing: 2, 3 of 4")));
 }
 
+TEST(Gloo, StartUpWithoutAMeetingPlaceEndsWithItsTimeout) {
+  const auto place = process_place();
+  if (!place) {
+    EXPECT_EQ(run_in_processes(2), std::vector<int>(2, 0));
+    return;
+  }
+  if (place->rank == 0) {
+    return;  // nobody serves
+  }
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THAT(comm_error_of([&] { make_gloo(*place, {.timeout = 4s}); }),
+              AllOf(HasSubstr("start-up"), HasSubstr("ranks missing: 0 of 2")));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 7s);
+}
+
 TEST(Gloo, SeveralWorldsShareOneMeetingPlace) {
   const auto place = process_place();
   if (!place) {
