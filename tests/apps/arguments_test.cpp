@@ -7,11 +7,11 @@
 #include "apps/ppo_flags.h"
 #include "apps/pretrain_flags.h"
 #include "reknit/base/error.h"
+#include "tests/support/golden.h"
 
 #include <gmock/gmock.h>
 #include <CLI/App.hpp>
 
-#include <filesystem>
 #include <fstream>
 #include <set>
 
@@ -81,8 +81,7 @@ void expect_promises_kept(const ForeignFlags& table, const CLI::App& app) {
 }
 
 void expect_documented(const ForeignFlags& table) {
-  const std::filesystem::path root = std::filesystem::path(REKNIT_TEST_DATA).parent_path();
-  std::ifstream file(root.parent_path() / "docs" / table.page);
+  std::ifstream file(source_root() / "docs" / table.page);
   const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   EXPECT_THAT(page, HasSubstr(flags_markdown(table)));
 }

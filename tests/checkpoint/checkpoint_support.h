@@ -3,28 +3,19 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "tests/support/golden.h"
 #include "tests/support/temp_folder.h"
 
 namespace reknit {
 
-/// Runs a script of tests/golden with the Python that has torch; true if it succeeded.
-inline bool run_golden(const std::string& script_and_arguments) {
-  const std::string folder =
-      (std::filesystem::path(REKNIT_TEST_DATA).parent_path() / "golden/").string();
-  return std::system((std::string(REKNIT_TEST_PYTHON) + " " + folder + script_and_arguments +
-                      " > /dev/null")
-                         .c_str()) == 0;
-}
-
 /// The seed files of tests/fuzz/corpus/<harness>.
 inline std::vector<std::string> fuzz_seeds(const std::string& harness) {
   std::vector<std::string> paths;
-  const auto folder = std::filesystem::path(REKNIT_TEST_DATA).parent_path() / "fuzz/corpus";
+  const auto folder = source_root() / "tests/fuzz/corpus";
   for (const auto& entry : std::filesystem::directory_iterator(folder / harness)) {
     paths.push_back(entry.path().string());
   }

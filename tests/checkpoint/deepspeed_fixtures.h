@@ -3,14 +3,12 @@
 
 #include "tests/checkpoint/checkpoint_support.h"
 
-#include <filesystem>
 #include <string>
 
 namespace reknit {
 
 inline std::string deepspeed_fixture(const std::string& name) {
-  return (std::filesystem::path(REKNIT_TEST_DATA).parent_path() / "golden/deepspeed" / name)
-      .string();
+  return (source_root() / "tests/golden/deepspeed" / name).string();
 }
 
 }  // namespace reknit

@@ -187,7 +187,7 @@ TEST(HfExport, LeavesNothingUnderTheNameIfATensorFails) {
 
 TEST(HfFolder, EveryFormOfAModelIsBitEqualAndItsExportLoadsInTransformers) {
   const TempFolder folder;
-  ASSERT_TRUE(run_golden("checkpoint_opt.py write " + folder.path()));
+  run_golden_script("checkpoint_opt.py", {"write", folder.path()}, folder / "log.txt");
   const HfFolder single(folder / "single");
   EXPECT_EQ(single.config()["word_embed_proj_dim"], 8);
   for (const char* form : {"sharded", "bin", "bin_sharded"}) {
@@ -204,8 +204,9 @@ TEST(HfFolder, EveryFormOfAModelIsBitEqualAndItsExportLoadsInTransformers) {
   contents.max_shard_bytes = 5000;
   write_hf_folder(folder / "exported_shards", contents, read);
   ASSERT_TRUE(std::filesystem::exists(folder / "exported_shards/model.safetensors.index.json"));
-  EXPECT_TRUE(run_golden("checkpoint_opt.py check " + (folder / "single") + " " +
-                         (folder / "exported") + " " + (folder / "exported_shards")));
+  run_golden_script("checkpoint_opt.py",
+                    {"check", folder / "single", folder / "exported", folder / "exported_shards"},
+                    folder / "check.txt");
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ std::string refusal(const std::string& path) {
 
 TEST(TorchFile, AgreesWithPythonAndRefusesWhatItMust) {
   const TempFolder folder;
-  ASSERT_TRUE(run_golden("checkpoint_files.py " + folder.path()));
+  run_golden_script("checkpoint_files.py", {folder.path()}, folder / "log.txt");
   expect_same(TorchFile(folder / "dtypes.bin"), SafetensorsFile(folder / "dtypes.safetensors"));
   expect_same(TorchFile(folder / "protocol4.bin"), SafetensorsFile(folder / "dtypes.safetensors"));
   expect_same(TorchFile(folder / "views.bin"), SafetensorsFile(folder / "views.safetensors"));

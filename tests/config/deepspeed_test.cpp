@@ -4,10 +4,10 @@
 #include "reknit/config/deepspeed_keys.h"
 #include "reknit/config/json_path.h"
 #include "reknit/config/json_text.h"
+#include "tests/support/golden.h"
 
 #include <gmock/gmock.h>
 
-#include <filesystem>
 #include <fstream>
 #include <set>
 
@@ -92,8 +92,7 @@ TEST(DeepSpeedKeys, DefaultsWrittenInTheTableAreTheStructsDefaults) {
 }
 
 TEST(DeepSpeedKeys, TheDocumentationHoldsTheTable) {
-  const std::filesystem::path root = std::filesystem::path(REKNIT_TEST_DATA).parent_path();
-  std::ifstream file(root.parent_path() / "docs" / "deepspeed_config.md");
+  std::ifstream file(source_root() / "docs" / "deepspeed_config.md");
   const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   EXPECT_THAT(page, HasSubstr(deepspeed_keys_markdown()));
 }

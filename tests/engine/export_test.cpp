@@ -102,11 +102,7 @@ TEST(Export, ActorsAndCriticsLoadStrictlyInTransformersAndAreEqualBitForBit) {
     }
   }
   spit(root / "cases.json", cases.dump());
-  const std::string command =
-      str("'", REKNIT_TEST_PYTHON, "' '",
-          std::filesystem::path(REKNIT_TEST_DATA).parent_path().string(),
-          "/golden/export_check.py' '", root.path(), "' > '", root / "log.txt", "' 2>&1");
-  EXPECT_EQ(std::system(command.c_str()), 0) << slurp(root / "log.txt");
+  run_golden_script("export_check.py", {root.path()}, root / "log.txt");
 }
 
 // Public report: the tied head was missing from the file, or was there twice.

@@ -219,12 +219,7 @@ TEST(PpoReference, EveryNumberAndTheFinalWeightsEqualPlainPyTorch) {
     const int64_t eos = frequent_token(models / c.model);
     runs.push_back(run_case(c, eos, models / c.model, root / c.name()));
   }
-  const auto script =
-      std::filesystem::path(REKNIT_TEST_DATA).parent_path() / "golden" / "ppo_reference.py";
-  ASSERT_EQ(std::system(str("'", REKNIT_TEST_PYTHON, "' '", script.string(), "' '", root.string(),
-                            "' >'", (root / "log.txt").string(), "' 2>&1")
-                            .c_str()),
-            0);
+  run_golden_script("ppo_reference.py", {root.string()}, root / "log.txt");
   for (size_t i = 0; i < cases.size(); ++i) {
     SCOPED_TRACE(cases[i].name());
     const auto out = root / cases[i].name();

@@ -44,23 +44,35 @@ class FileLock {
 
 }  // namespace
 
+fs::path source_root() {
+  return REKNIT_SOURCE_ROOT;
+}
+
+void run_golden_script(const std::string& script, const std::vector<std::string>& arguments,
+                       const fs::path& log) {
+  std::string command =
+      str("'", REKNIT_TEST_PYTHON, "' '", (source_root() / "tests" / "golden" / script).string());
+  for (const std::string& argument : arguments) {
+    command += "' '" + argument;
+  }
+  command += "' >'" + log.string() + "' 2>&1";
+  if (std::system(command.c_str()) != 0) {
+    throw std::runtime_error(command + " failed:\n" + read_text(log));
+  }
+}
+
 fs::path golden_folder(const std::string& name) {
   if (const char* given = std::getenv("REKNIT_GOLDEN_DIR")) {
     return fs::path(given) / name;
   }
-  const fs::path script = fs::path(REKNIT_TEST_DATA).parent_path() / "golden" / (name + ".py");
+  const fs::path script = source_root() / "tests" / "golden" / (name + ".py");
   const size_t key = std::hash<std::string>()(read_text(script));
   const fs::path folder = fs::temp_directory_path() / ("reknit-golden-" + std::to_string(getuid()) +
                                                        "-" + name + "-" + std::to_string(key));
   const FileLock lock(folder.string() + ".lock");
   if (!fs::exists(folder / "complete")) {
     fs::create_directories(folder);
-    const std::string command =
-        str("'", REKNIT_TEST_PYTHON, "' '", script.string(), "' '", folder.string(), "' >'",
-            (folder / "log.txt").string(), "' 2>&1");
-    if (std::system(command.c_str()) != 0) {
-      throw std::runtime_error(command + " failed:\n" + read_text(folder / "log.txt"));
-    }
+    run_golden_script(name + ".py", {folder.string()}, folder / "log.txt");
     std::ofstream(folder / "complete").put('\n');
   }
   return folder;

@@ -6,8 +6,17 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace reknit {
+
+/// The checkout's folder.
+std::filesystem::path source_root();
+
+/// Runs tests/golden/`script` with `arguments`; what it prints goes into `log`. Throws
+/// std::runtime_error with the log's text if it fails.
+void run_golden_script(const std::string& script, const std::vector<std::string>& arguments,
+                       const std::filesystem::path& log);
 
 /// The folder filled by tests/golden/NAME.py, which is run with the folder as its one
 /// argument the first time; later test processes find it in the temporary folder (keyed

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -11,6 +10,7 @@
 
 #include "reknit/base/error.h"
 #include "reknit/text/tokenizer.h"
+#include "tests/support/golden.h"
 
 namespace reknit {
 namespace {
@@ -33,10 +33,8 @@ std::string excerpt(const std::string& text, const Ids& expected, const Ids& act
 class Golden {
  public:
   Golden() : folder_(fs::temp_directory_path() / str("reknit_tokenizers_", getpid())) {
-    const std::string script = REKNIT_TEST_DATA "/../golden/tokenizer_cases.py";
-    const std::string command =
-        str("'", REKNIT_TEST_PYTHON, "' '", script, "' '", folder_.string(), "' 5");
-    EXPECT_EQ(std::system(command.c_str()), 0) << command;
+    fs::create_directories(folder_);
+    run_golden_script("tokenizer_cases.py", {folder_.string(), "5"}, folder_ / "log.txt");
   }
   ~Golden() { fs::remove_all(folder_); }
 
