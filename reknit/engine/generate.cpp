@@ -1,5 +1,6 @@
 #include "reknit/engine/generate.h"
 
+#include "reknit/base/profile_range.h"
 #include "reknit/base/random.h"
 
 #include <ATen/ATen.h>
@@ -89,6 +90,7 @@ class Batch {
 
   // Queues a chunk of steps before it looks at the tokens of the chunk before.
   void run_recorded(const at::Tensor& logits) {
+    const ProfileRange range("recorded decode");
     DecodeStep& step = steps_->step(model_, store_, cache_, step_kind());
     step.begin(lengths_on_host_, stream_keys(), settings_.min_new_tokens);
     step.draw_first(logits);
@@ -159,6 +161,7 @@ class Batch {
   }
 
   at::Tensor prefill() {
+    const ProfileRange range("prefill");
     std::vector<int64_t> tokens;
     std::vector<int64_t> lengths;
     for (size_t row = 0; row < requests_.size(); ++row) {
@@ -177,6 +180,7 @@ class Batch {
   }
 
   at::Tensor decode(const at::Tensor& tokens) {
+    const ProfileRange range("decode");
     const at::Tensor input = tokens.defined() ? tokens : at::empty({0}, lengths_.options());
     cache_.select(to_device(rows_), lengths_);
     ++forward_count;

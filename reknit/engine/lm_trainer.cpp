@@ -1,5 +1,6 @@
 #include "reknit/engine/lm_trainer.h"
 
+#include "reknit/base/profile_range.h"
 #include "reknit/engine/runtime.h"
 
 #include <ATen/ATen.h>
@@ -72,6 +73,7 @@ LmStep LmTrainer::step(int64_t step, int64_t global_batch, std::span<const LmSeq
   at::Tensor loss = at::zeros({1}, fp64);
   lap_start_ = now();
   for (int64_t i = 0; i < num_forwards(global_batch); ++i) {
+    const ProfileRange range("micro-batch", i);
     const LmBatch batch = LmBatch::of(micro_batch(mine, i), model_.decoder.spec(), key);
     std::shared_ptr<Saved> saved;
     const ops::TokenLogprobs out =

@@ -1,6 +1,7 @@
 #include "reknit/engine/trainer.h"
 
 #include "reknit/base/log.h"
+#include "reknit/base/profile_range.h"
 #include "reknit/optim/grad_norm.h"
 
 #include <ATen/ATen.h>
@@ -47,6 +48,7 @@ bool Trainer::prepare(std::optional<int64_t> position) {
 }
 
 StepRecord Trainer::finish(bool hold) {
+  const ProfileRange range("update");
   const bool finite = std::isfinite(record_.grad_norm);
   if (!finite) {
     skip();

@@ -1,6 +1,7 @@
 #include "reknit/models/decoder.h"
 
 #include "reknit/base/host_copy.h"
+#include "reknit/base/profile_range.h"
 #include "reknit/models/groups.h"
 #include "reknit/models/saved.h"
 
@@ -157,6 +158,7 @@ at::Tensor Decoder::blocks_forward(ParamSource& params, const TokenBatch& batch,
     }
     const BlockDropout dropout = dropout_of(batch, layer);
     const Attend attend = attend_packed(spec_, batch.packing, slopes, dropout.attention);
+    const ProfileRange range("block forward", layer);
     const Full group = params.full(block_group(layer), phase);
     x = block_forward(spec_, group, x, attend, *reduce_, keep, dropout);
   }
@@ -218,6 +220,7 @@ void Decoder::blocks_backward(ParamSource& params, Saved& saved, at::Tensor d_x)
   const at::Tensor slopes = slopes_->on(d_x.device());
   for (int64_t layer = spec_.layers - 1; layer >= 0; --layer) {
     const BlockDropout dropout = dropout_of(saved.batch, layer);
+    const ProfileRange range("block backward", layer);
     const Full group = params.full(block_group(layer), Phase::kBackward);
     BlockSaved block = std::exchange(saved.blocks[layer], {});
     if (saved.checkpointing.recomputes(layer)) {

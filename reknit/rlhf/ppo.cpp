@@ -1,5 +1,6 @@
 #include "reknit/rlhf/ppo.h"
 
+#include "reknit/base/profile_range.h"
 #include "reknit/data/rows.h"
 #include "reknit/engine/parts.h"
 #include "reknit/engine/runtime.h"
@@ -230,6 +231,7 @@ std::vector<GenerationRequest> Ppo::requests(int64_t step) {
 }
 
 void Ppo::generate(int64_t step, PpoRecord& record) {
+  const ProfileRange range("generate", step);
   const auto start = Clock::now();
   const std::vector<GenerationRequest> mine = requests(step);
   std::vector<Generation> answers;
@@ -274,6 +276,7 @@ int64_t Ppo::num_micro_batches(int64_t sequences) const {
 
 // What actor, reference and critic say of every answer, before any update.
 void Ppo::judge() {
+  const ProfileRange range("judge");
   const int64_t forwards = num_micro_batches(settings_.minibatch) * num_minibatches();
   for (int64_t i = 0; i < forwards; ++i) {
     const auto part = slice(experiences_, i * settings_.micro_batch, settings_.micro_batch);
@@ -296,6 +299,7 @@ void Ppo::judge() {
 }
 
 void Ppo::score_answers() {
+  const ProfileRange range("score answers");
   if (score_) {
     const std::vector<double> scores = score_(experiences_);
     REKNIT_INVARIANT(scores.size() == experiences_.size(), "a reward function gave ", scores.size(),
@@ -329,6 +333,7 @@ void Ppo::estimate() {
 }
 
 void Ppo::train(PpoRecord& record) {
+  const ProfileRange range("train");
   Sums sums;
   const int64_t minibatches = num_minibatches();
   for (int epoch = 0; epoch < settings_.ppo_epochs; ++epoch) {

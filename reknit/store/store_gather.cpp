@@ -1,6 +1,7 @@
 // Weights: gather, lease, prefetch, release, pin.
 #include "reknit/base/error_text.h"
 #include "reknit/base/mutant.h"
+#include "reknit/base/profile_range.h"
 #include "reknit/store/store.h"
 
 #include <ATen/ATen.h>
@@ -87,6 +88,7 @@ std::vector<GatherPair> Store::gather_pairs(const Group& group, const at::Tensor
 }
 
 void Store::start_gather(GroupId id, Phase phase) {
+  const ProfileRange range("gather", id);
   Group& group = *groups_[id];
   std::optional<Slot> slot = find_slot(group.slot_bytes);
   require<StateError>(slot.has_value(), "no slot of ", group.slot_bytes,

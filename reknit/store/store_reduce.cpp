@@ -1,5 +1,6 @@
 // Gradients: open, reduce, accumulate, and the boundary.
 #include "reknit/base/mutant.h"
+#include "reknit/base/profile_range.h"
 #include "reknit/kernels/update.h"
 #include "reknit/store/store.h"
 
@@ -94,6 +95,7 @@ void Store::move_to_wire(Group& group) {
 }
 
 void Store::start_reduce(GroupId id) {
+  const ProfileRange range("reduce", id);
   Group& group = *groups_[id];
   const RankContext& rank = this_rank();
   group.state->begin_reduce();
