@@ -193,7 +193,8 @@ void TrainRun::resume() {
   if (leader()) {
     folder_.resume_after(step_);
   }
-  log_once("resumed after step ", step_, " from ", *path);
+  log_once("resumed after step ", step_, " from ", *path,
+           step_ < plan_.steps ? "" : str(": all ", plan_.steps, " steps of this command are done"));
 }
 
 int64_t TrainRun::take_deepspeed(const std::string& path) {

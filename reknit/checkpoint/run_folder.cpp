@@ -85,10 +85,6 @@ std::vector<SavedFolder> saved_folders(const std::string& out_dir, OnDamaged on_
 
 void ignore_damaged(const std::string& /*path*/, const InputError& /*error*/) {}
 
-void say_skipped(const std::string& path, const InputError& error) {
-  log_warning("checkpoint ", path, " is not whole and is skipped: ", error.what());
-}
-
 bool sizes_match(const SavedFolder& folder) {
   return std::all_of(folder.manifest.files.begin(), folder.manifest.files.end(),
                      [&](const auto& item) {
@@ -158,15 +154,24 @@ std::string step_folder_name(int64_t step) {
 }
 
 std::optional<std::string> find_newest_whole(const std::string& out_dir) {
-  for (const SavedFolder& folder : saved_folders(out_dir, say_skipped)) {
+  int64_t damaged = 0;
+  const auto skip = [&](const std::string& path, const InputError& error) {
+    ++damaged;
+    log_warning("checkpoint ", path, " is not whole and is skipped: ", error.what());
+  };
+  for (const SavedFolder& folder : saved_folders(out_dir, skip)) {
     try {
       for (const auto& [name, record] : folder.manifest.files) {
         verify_file(folder.path, name, record);
       }
       return folder.path;
     } catch (const InputError& error) {
-      say_skipped(folder.path, error);
+      skip(folder.path, error);
     }
+  }
+  if (damaged > 0) {
+    throw InputError(str("none of the ", damaged, " checkpoints in ", out_dir, " is whole"),
+                     "bring back their files, or move the folders away to start afresh");
   }
   return std::nullopt;
 }

@@ -42,7 +42,8 @@ void verify_file(const std::string& folder, const std::string& name, const FileR
 std::string step_folder_name(int64_t step);
 
 /// The path of the last saved checkpoint of `out_dir` whose files are all whole. Reads
-/// them. A line of the log names every newer one that is not whole, and why.
+/// them. A line of the log names every newer one that is not whole, and why. Nothing where
+/// nothing was saved; throws InputError where checkpoints stand and none is whole.
 std::optional<std::string> find_newest_whole(const std::string& out_dir);
 
 /// One more than the highest number of a save in `out_dir`.

@@ -96,6 +96,16 @@ TEST(RunFolder, TornCheckpointsAreSkippedWithALineThatSaysWhy) {
   }
 }
 
+TEST(RunFolder, WhereNoneIsWholeNothingStartsAfresh) {
+  const TempFolder out;
+  std::filesystem::remove(make_step(out, 1, 1) + "/a");
+  std::filesystem::remove(make_step(out, 2, 2) + "/complete.json");
+  testing::internal::CaptureStderr();
+  EXPECT_THAT(sentence_of<InputError>([&] { find_newest_whole(out.path()); }),
+              HasSubstr("none of the 2 checkpoints in " + out.path() + " is whole"));
+  testing::internal::GetCapturedStderr();
+}
+
 TEST(RunFolder, AFlippedBitAnywhereInTheManifestIsNoticed) {
   const TempFolder out;
   const std::string whole = make_step(out, 1, 1);

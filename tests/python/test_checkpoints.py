@@ -188,7 +188,7 @@ def test_bad_input_to_export_is_a_sentence_with_its_code(trained, ppo_run, tmp_p
     assert "step-000006 is not whole" in result.stderr and "of step 4" in result.stdout
     for step in (2, 4):
         damage(torn / f"step-{step:06}" / "state.json")
-    refused(3, "holds none that is whole", torn, "--out", tmp_path / "none")
+    refused(3, "none of the 3 checkpoints in", torn, "--out", tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 
