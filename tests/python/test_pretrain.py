@@ -145,7 +145,7 @@ def test_groups_of_parameters_have_rates_and_decays_of_their_own(data, tmp_path)
     def weights(name, *more):
         flags = ["--train-iters", 1, "--lr", 0.5, "--lr-decay-style", "constant"]
         skip = [*TRAIN[: TRAIN.index("--lr")], *TRAIN[TRAIN.index("--eval-iters") :]]
-        run(BINARY, "pretrain", *SHAPE, "--data-path", data, *skip, *flags, "--eval-iters", 0,
+        run(BINARY, "pretrain", *SHAPE, "--data-path", data, *skip, *flags,
             "--set", "optimizer.type=SGD", "--save", tmp_path / name, *more)  # fmt: skip
         return safetensors.load_file(tmp_path / name / "model" / "model.safetensors")
 
