@@ -15,7 +15,7 @@ namespace {
 using namespace testing_support;
 
 constexpr int kWorld = 2;
-constexpr int64_t kRows = 67;
+constexpr int64_t kRows = (int64_t{1} << 15) + 3;
 constexpr int64_t kColumns = int64_t{1} << 16;
 constexpr int64_t kNumel = kRows * kColumns;  // 2^31 + 3 * 2^16
 constexpr int64_t kChunk = int64_t{1} << 24;
