@@ -129,7 +129,8 @@ std::string optimizer_line(const OptimizerConfig& o) {
   const bool in_gradient =
       o.type == "sgd" || o.type == "adagrad" || (o.type == "adam" && !o.adam_w_mode);
   return line + str(", weight decay ", o.weight_decay,
-                    in_gradient ? " (added to the gradient)" : " (decoupled)");
+                    in_gradient ? " (added to the gradient)" : " (decoupled)",
+                    o.decay_all ? ", of norms and biases as well" : ", not of norms and biases");
 }
 
 }  // namespace

@@ -132,9 +132,14 @@ struct ShapeOptions {
 struct DecayOptions {
   std::string style;  ///< empty: not given
   double min_lr = 0;
+  std::optional<double> decoupled_lr;  ///< of the token table, and of an output table
   std::optional<int64_t> decay_iters, decay_samples, decay_tokens;
   std::optional<int64_t> warmup_iters, warmup_samples, warmup_tokens;
   std::optional<double> warmup_fraction;
+  std::string ramp_style;  ///< of the weight decay: empty (not given), constant, linear, cosine
+  std::optional<double> start_weight_decay, end_weight_decay;
+
+  bool ramps() const { return !ramp_style.empty() && ramp_style != "constant"; }
 };
 
 struct PretrainOptions : TrainOptions {

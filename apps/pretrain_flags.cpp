@@ -141,6 +141,8 @@ void add_schedule(CLI::App& app, PretrainOptions& o) {
   DecayOptions& d = o.decay;
   group.number("--lr,--learning-rate", o.settings.learning_rate, "The highest rate");
   group.number("--min-lr", d.min_lr, "The lowest rate")->capture_default_str();
+  group.number("--decoupled-lr", d.decoupled_lr,
+               "The highest rate of the token table, and of an output table (default: --lr)");
   group.option("--lr-decay-style", d.style, "constant, linear, cosine, inverse-square-root", "S")
       ->check(one_of({"constant", "linear", "cosine", "inverse-square-root"}));
   group.whole("--lr-decay-iters", d.decay_iters, "Steps until --min-lr (default: all)");
@@ -156,6 +158,12 @@ void add_schedule(CLI::App& app, PretrainOptions& o) {
   group.flag("--use-checkpoint-opt-param-scheduler", o.use_checkpoint_schedule,
              "On resume: the schedule of the checkpoint");
   group.number("--weight-decay", o.settings.weight_decay, "Weight decay (default 0.01)");
+  group
+      .option("--weight-decay-incr-style", d.ramp_style,
+              "The weight decay over the run: constant, linear, cosine (default constant)", "S")
+      ->check(one_of({"constant", "linear", "cosine"}));
+  group.number("--start-weight-decay", d.start_weight_decay, "Where a growing one begins");
+  group.number("--end-weight-decay", d.end_weight_decay, "Where it ends, with the last step");
   group.number("--clip-grad", o.clip_grad,
                "Largest global norm of the gradient (default 1; 0: off)");
   group.number("--adam-beta1", o.adam_beta1, "Default 0.9");

@@ -213,12 +213,23 @@ std::optional<Schedule> sample_schedule(const PretrainOptions& o, int64_t steps)
                          "decay, after ", schedule.total),
                      "shorten the warm-up, or lengthen the decay");
   }
-  const double lr = o.settings.reading.config.optimizer.lr.value_or(0.0);
+  const double own = o.settings.reading.config.optimizer.lr.value_or(0.0);
+  const double lr = std::min(own, d.decoupled_lr.value_or(own));
   if (schedule.min_lr > lr) {
     throw UsageError(str("--min-lr ", schedule.min_lr, " is above the rate of ", lr),
                      "lower --min-lr");
   }
   return schedule;
+}
+
+std::optional<DecayRamp> weight_decay_ramp(const PretrainOptions& o, int64_t steps) {
+  if (!o.decay.ramps()) {
+    return std::nullopt;
+  }
+  return DecayRamp{.style = DecayRamp::parse(o.decay.ramp_style),
+                   .start = *o.decay.start_weight_decay,
+                   .end = *o.decay.end_weight_decay,
+                   .total = batch_plan(o).samples_for(steps)};
 }
 
 Checkpointing checkpointing(const PretrainOptions& o) {

@@ -31,6 +31,9 @@ BatchPlan batch_plan(const PretrainOptions& options);
 int64_t total_steps(const PretrainOptions& options, const PretrainInputs& inputs);
 /// The schedule of Megatron's flags; empty if none is given.
 std::optional<Schedule> sample_schedule(const PretrainOptions& options, int64_t steps);
+/// The growing weight decay of Megatron's flags, over the samples of the run; empty if it is
+/// constant. With one there is a sample_schedule.
+std::optional<DecayRamp> weight_decay_ramp(const PretrainOptions& options, int64_t steps);
 Checkpointing checkpointing(const PretrainOptions& options);
 
 }  // namespace reknit

@@ -77,6 +77,7 @@ void check_length(PretrainOptions& o, const Given& given) {
   at_most_one(given, {"--lr-warmup-fraction", "--lr-warmup-iters", "--lr-warmup-samples",
                       "--lr-warmup-tokens"});
   at_most_one(given, {"--override-opt-param-scheduler", "--use-checkpoint-opt-param-scheduler"});
+  at_most_one(given, {"--decoupled-lr", "--use-checkpoint-opt-param-scheduler"});
   at_most_one(given, {"--distributed-timeout-minutes", "--timeout"});
   if (o.deepspeed_chat) {
     throw UsageError("--compat deepspeed-chat has no meaning for pretraining", "leave it out");
@@ -91,6 +92,32 @@ void check_length(PretrainOptions& o, const Given& given) {
                              "--lr-warmup-samples", "--lr-warmup-tokens"}) {
       o.decay.style = given(flag) ? "linear" : o.decay.style;
     }
+  }
+}
+
+// Both ends of the weight decay, or neither. With a growing one or a second rate, a constant
+// rate is one of Megatron's schedules as well.
+void check_groups(PretrainOptions& o) {
+  DecayOptions& d = o.decay;
+  const auto show = [](const std::optional<double>& value) {
+    return value ? str(*value) : std::string("not given");
+  };
+  const std::string ends = str("--start-weight-decay is ", show(d.start_weight_decay),
+                               " and --end-weight-decay ", show(d.end_weight_decay));
+  if (!d.ramps() && (d.start_weight_decay || d.end_weight_decay)) {
+    throw UsageError(str(ends, ", but --weight-decay-incr-style is ",
+                         d.ramp_style.empty() ? "not given" : d.ramp_style),
+                     "pass --weight-decay-incr-style linear or cosine, or --weight-decay alone");
+  }
+  if (d.ramps() && !(d.start_weight_decay && d.end_weight_decay)) {
+    throw UsageError(str("--weight-decay-incr-style is ", d.ramp_style, ", but ", ends),
+                     "pass both ends, or --weight-decay alone");
+  }
+  if (d.ramps() && *d.start_weight_decay > *d.end_weight_decay) {
+    throw UsageError(str(ends, ", which is less"), "a weight decay grows or stays");
+  }
+  if ((d.ramps() || d.decoupled_lr) && d.style.empty()) {
+    d.style = "constant";
   }
 }
 
@@ -163,6 +190,9 @@ SettingsRequest request_for(const PretrainOptions& o) {
   if (o.clip_grad) {
     add("gradient_clipping", *o.clip_grad, "--clip-grad");
   }
+  if (o.decay.ramps()) {
+    add("optimizer.params.weight_decay", *o.decay.start_weight_decay, "--start-weight-decay");
+  }
   if (o.adam_beta1 || o.adam_beta2) {
     add("optimizer.params.betas", {o.adam_beta1.value_or(0.9), o.adam_beta2.value_or(0.999)},
         o.adam_beta1 ? "--adam-beta1" : "--adam-beta2");
@@ -220,6 +250,7 @@ void finish_pretrain(PretrainOptions& o, const Given& given) {
   check_model(o, given);
   check_data(o, given);
   check_length(o, given);
+  check_groups(o);
   check_recomputation(o, given);
   check_resume(o, given);
   choose_dtype(o);

@@ -32,6 +32,9 @@ nlohmann::ordered_json metrics_of(const PretrainRecord& r, const PretrainFacts& 
       {"seconds", r.seconds},
       {"global_batch", r.global_batch},
       {"samples", r.samples}};
+  if (r.lm.update.weight_decay) {
+    line["weight_decay"] = *r.lm.update.weight_decay;
+  }
   if (validation_loss) {
     line["validation_loss"] = *validation_loss;
   }

@@ -45,22 +45,33 @@ PretrainSettings pretrain_settings(const PretrainOptions& o, const PretrainInput
   settings.lm.timed = o.wall_clock_breakdown;
   settings.lm.trainer =
       trainer_settings("model", o.settings, configured_schedule(o.settings, steps));
+  settings.lm.trainer.decay_ramp = weight_decay_ramp(o, steps);
+  if (o.decay.decoupled_lr) {
+    settings.lm.trainer.optimizer.rates = {{"embed.tokens.", *o.decay.decoupled_lr},
+                                           {"head.table.", *o.decay.decoupled_lr}};
+  }
   settings.documents = inputs.documents;
   settings.batch = batch_plan(o);
   settings.schedule = sample_schedule(o, steps);
   return settings;
 }
 
-/// `lr`: the optimizer's, which is the schedule's highest rate unless it has its own.
-nlohmann::json schedule_json(const std::optional<Schedule>& s, double lr) {
+/// The highest rate is the optimizer's unless the schedule has its own.
+nlohmann::json schedule_json(const PretrainSettings& settings) {
+  const std::optional<Schedule>& s = settings.schedule;
+  const TrainerSettings& trainer = settings.lm.trainer;
   if (!s) {
     return nullptr;
   }
-  return {{"style", Schedule::megatron_name(s->kind)},
-          {"max_lr", s->max_lr < 0 ? lr : s->max_lr},
-          {"min_lr", s->min_lr},
-          {"warmup", s->warmup},
-          {"end", s->total}};
+  nlohmann::json json = {{"style", Schedule::megatron_name(s->kind)},
+                         {"max_lr", s->max_lr < 0 ? trainer.lr : s->max_lr},
+                         {"min_lr", s->min_lr},
+                         {"warmup", s->warmup},
+                         {"end", s->total}};
+  if (!trainer.optimizer.rates.empty()) {
+    json["decoupled_lr"] = trainer.optimizer.rates.front().lr;
+  }
+  return json;
 }
 
 Schedule read_schedule(const nlohmann::json& json) {
@@ -69,6 +80,26 @@ Schedule read_schedule(const nlohmann::json& json) {
           .total = json.at("end").get<int64_t>(),
           .min_lr = json.at("min_lr").get<double>(),
           .max_lr = json.at("max_lr").get<double>()};
+}
+
+/// Of a run with one of Megatron's schedules; null of others. `constant`: where there is no ramp.
+nlohmann::json weight_decay_json(const PretrainSettings& settings, double constant) {
+  if (!settings.schedule) {
+    return nullptr;
+  }
+  const DecayRamp ramp =
+      settings.lm.trainer.decay_ramp.value_or(DecayRamp{.start = constant, .end = constant});
+  return {{"style", DecayRamp::name(ramp.style)},
+          {"start", ramp.start},
+          {"end", ramp.end},
+          {"samples", ramp.total}};
+}
+
+DecayRamp read_weight_decay(const nlohmann::json& json) {
+  return {.style = DecayRamp::parse(json.at("style").get<std::string>()),
+          .start = json.at("start").get<double>(),
+          .end = json.at("end").get<double>(),
+          .total = json.at("samples").get<int64_t>()};
 }
 
 /// Bytes of this rank, by what they are for.
@@ -133,8 +164,15 @@ class RankRun final : public TrainRun {
                : options_.settings.reading.config.scheduler.type.empty()
                    ? "constant"
                    : options_.settings.reading.config.scheduler.type,
-               "; dropout ", inputs_.spec.hidden_dropout, ", attention ",
+               weight_decay_line(), "; dropout ", inputs_.spec.hidden_dropout, ", attention ",
                inputs_.spec.attention_dropout);
+  }
+
+  std::string weight_decay_line() const {
+    const std::optional<DecayRamp>& ramp = settings_.lm.trainer.decay_ramp;
+    return ramp ? str("; weight decay ", ramp->start, " to ", ramp->end, ", ",
+                      DecayRamp::name(ramp->style))
+                : "";
   }
 
   CommCounts comm_counts() const {
@@ -235,7 +273,9 @@ class RankRun final : public TrainRun {
             {"seq_length", options_.seq_length},
             {"data", inputs_.data},
             {"batch", {batch.global, batch.start, batch.increment, batch.samples}},
-            {"schedule", schedule_json(settings_.schedule, settings_.lm.trainer.lr)},
+            {"schedule", schedule_json(settings_)},
+            {"weight_decay",
+             weight_decay_json(settings_, options_.settings.reading.config.optimizer.weight_decay)},
             {"consumed", pretrain_.position().consumed},
             {"scheduled", pretrain_.position().scheduled}};
   }
@@ -246,10 +286,23 @@ class RankRun final : public TrainRun {
       require_same(all, key, now.at(key), path);
     }
     if (options_.use_checkpoint_schedule && !all.at("schedule").is_null()) {
+      if (all.at("schedule").contains("decoupled_lr")) {
+        throw UsageError(str("the run in ", path, " has a --decoupled-lr of ",
+                             all.at("schedule").at("decoupled_lr").dump()),
+                         "give the schedule's flags instead of "
+                         "--use-checkpoint-opt-param-scheduler");
+      }
       settings_.schedule = read_schedule(all.at("schedule"));
       pretrain_.set_schedule(*settings_.schedule);
+      if (all.contains("weight_decay")) {
+        settings_.lm.trainer.decay_ramp = read_weight_decay(all.at("weight_decay"));
+        pretrain_.trainer().set_decay_ramp(*settings_.lm.trainer.decay_ramp);
+      }
     } else if (!options_.override_schedule) {
       require_same(all, "schedule", now.at("schedule"), path);
+      if (all.contains("weight_decay")) {  // checkpoints of earlier versions have none
+        require_same(all, "weight_decay", now.at("weight_decay"), path);
+      }
     }
     pretrain_.set_position({all.at("consumed").get<int64_t>(), all.at("scheduled").get<int64_t>()});
   }

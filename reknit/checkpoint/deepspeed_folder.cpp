@@ -40,9 +40,13 @@ bool has_model_file(const std::string& folder) {
   });
 }
 
-/// What `latest` says; empty: there is none.
-std::string latest_tag(const std::string& folder) {
-  const std::string path = inside(folder, "latest");
+constexpr const char* kUniversal = "zero/optimizer_state.pt";
+constexpr const char* kLatest = "latest";
+constexpr const char* kLatestUniversal = "latest_universal";
+
+/// What the file `name`, kLatest or kLatestUniversal, says; empty: there is none.
+std::string tag_in(const std::string& folder, const char* name) {
+  const std::string path = inside(folder, name);
   if (!fs::is_regular_file(path)) {
     return "";
   }
@@ -52,17 +56,38 @@ std::string latest_tag(const std::string& folder) {
   return tag;
 }
 
+/// What ds_to_universal wrote: zero/PARAMETER/fp32.pt for each, and one file of what they share.
+bool is_universal(const std::string& folder) {
+  std::error_code none;
+  return fs::is_regular_file(inside(folder, kUniversal), none);
+}
+
+void refuse_universal(const std::string& folder, const std::string& file) {
+  throw InputError(str(folder, " is a universal checkpoint of DeepSpeed (", file, ")"),
+                   "pass the folder that ds_to_universal read: it loads on any number of ranks "
+                   "as it is");
+}
+
 std::string tag_folder(const std::string& path) {
+  if (is_universal(path)) {
+    refuse_universal(path, kUniversal);
+  }
   if (has_model_file(path)) {
     return path;
   }
-  const std::string tag = latest_tag(path);
+  const std::string tag = tag_in(path, kLatest);
+  if (tag.empty() && !tag_in(path, kLatestUniversal).empty()) {
+    refuse_universal(path, kLatestUniversal);
+  }
   require<InputError>(!tag.empty(), path, " is no checkpoint folder of DeepSpeed: it has neither ",
                       kModel, " nor a file named latest");
   const bool plain = tag.find('/') == std::string::npos && tag != "..";
   const std::string folder = inside(path, tag);
   require<InputError>(plain && has_model_file(folder), inside(path, "latest"), " names ", tag,
                       ", and ", folder, " holds no file *", kModelEnd);
+  if (is_universal(folder)) {
+    refuse_universal(folder, kUniversal);
+  }
   return folder;
 }
 
@@ -111,7 +136,8 @@ bool DeepSpeedFolder::is_one(const std::string& path) {
   if (!fs::is_directory(path, none)) {
     return false;
   }
-  return has_model_file(path) || !latest_tag(path).empty();
+  return has_model_file(path) || is_universal(path) || !tag_in(path, kLatest).empty() ||
+         !tag_in(path, kLatestUniversal).empty();
 }
 
 DeepSpeedFolder::DeepSpeedFolder(const std::string& path) : path_(tag_folder(path)) {

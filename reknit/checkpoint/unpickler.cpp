@@ -32,8 +32,11 @@ constexpr std::array<std::string_view, 15> kAllowed{
     "torch.ShortStorage",
 };
 
-// What DeepSpeed adds: its stage, the places of parameters in flat buffers, the loss scaler.
-constexpr std::array<std::string_view, 9> kDeepSpeedAllowed{
+// What DeepSpeed adds: its stage, the places of parameters in flat buffers, the loss scaler, and
+// (0.17) a set of module names.
+constexpr std::array<std::string_view, 11> kDeepSpeedAllowed{
+    "__builtin__.set",
+    "builtins.set",
     "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
     "deepspeed.runtime.fp16.loss_scaler.LossScaler",
     "deepspeed.runtime.zero.config.ZeroStageEnum",

@@ -57,6 +57,7 @@ struct OptimizerConfig {
   std::vector<double> betas{0.9, 0.999};
   double eps = 1e-8;
   double weight_decay = 0;
+  bool decay_all = false;  ///< norms and biases decay as well
   bool bias_correction = true;
   bool adam_w_mode = true;         ///< decoupled decay; always true for "adamw"
   std::optional<double> momentum;  ///< given for "sgd" and "muon" once read

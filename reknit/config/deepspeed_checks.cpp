@@ -38,7 +38,7 @@ const std::map<std::string, Names>& schedule_params() {
   return params;
 }
 
-/// The parameters of each optimizer, lr and weight_decay apart.
+/// The parameters of each optimizer, those of all (lr, weight_decay, decay_all) apart.
 const std::map<std::string, Names>& optimizer_params() {
   static const std::map<std::string, Names> params = {
       {"adam", {"betas", "eps", "bias_correction", "adam_w_mode"}},
@@ -228,7 +228,7 @@ void check_optimizer(const json& config, ConfigReading& reading) {
     return;
   }
   Names allowed = optimizer_params().at(optimizer.type);
-  allowed.insert(allowed.end(), {"lr", "weight_decay"});
+  allowed.insert(allowed.end(), {"lr", "weight_decay", "decay_all"});
   check_params(config, "optimizer.params", optimizer.type, allowed, reading);
   complete_optimizer(config, optimizer);
   if (optimizer.type == "adamw" && !optimizer.adam_w_mode) {

@@ -39,6 +39,7 @@ bool Trainer::prepare(std::optional<int64_t> position) {
   const int64_t at = position.value_or(applied_);
   record_.lr = settings_.schedule.at(at, settings_.lr);
   rates_ = rates(at);
+  record_.weight_decay = rates_.weight_decay;
   reduce();
   reduced_ = false;
   shards_ = store_.begin_update();

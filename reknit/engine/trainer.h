@@ -24,8 +24,9 @@ struct TrainerSettings {
 /// What one step did; the same on every rank.
 struct StepRecord {
   double lr = 0.0;
-  double grad_norm = 0.0;   ///< global, unscaled, before clipping
-  double loss_scale = 1.0;  ///< of this step
+  double grad_norm = 0.0;              ///< global, unscaled, before clipping
+  double loss_scale = 1.0;             ///< of this step
+  std::optional<double> weight_decay;  ///< of this step, where a ramp says it
   bool applied = false;
 };
 
@@ -65,6 +66,7 @@ class Trainer {
   void restore(const State& state);
   Optimizer& optimizer() { return *optimizer_; }
   void set_schedule(const Schedule& schedule) { settings_.schedule = schedule; }
+  void set_decay_ramp(const DecayRamp& ramp) { settings_.decay_ramp = ramp; }
 
  private:
   bool scaled() const { return store_.settings().dtype == at::kHalf; }

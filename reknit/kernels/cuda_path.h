@@ -37,7 +37,8 @@ at::Tensor layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, const 
                                const at::Tensor& d_bias);
 at::Tensor embedding(const at::Tensor& ids, const at::Tensor& table, int64_t shift,
                      const at::Tensor& base);
-void embedding_backward(const at::Tensor& dy, const at::Tensor& ids, const at::Tensor& d_table);
+void embedding_backward(const at::Tensor& dy, const at::Tensor& ids, const at::Tensor& d_table,
+                        int64_t constant_row);
 
 /// Whether the fused attention takes these heads: 16 bits, no slopes, sizes that are
 /// multiples of 8 and at most 256.

@@ -43,7 +43,8 @@ __global__ void __launch_bounds__(kWarp* kGroups) run_kernel(EmbeddingBackward a
   __shared__ float scratch[kGroups][kWarp][kSize];
   const int64_t first = blockIdx.x;
   const int64_t id = a.sorted_ids[first];
-  if ((first > 0 && a.sorted_ids[first - 1] == id) || id < 0 || id >= a.table_rows) {
+  if ((first > 0 && a.sorted_ids[first - 1] == id) || id < 0 || id >= a.table_rows ||
+      id == a.constant_row) {
     return;
   }
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * kWarp + threadIdx.x) * kSize;

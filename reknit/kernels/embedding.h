@@ -27,6 +27,7 @@ struct EmbeddingBackward {
   int64_t tokens = 0;
   int64_t width = 0;
   int64_t table_rows = 0;
+  int64_t constant_row = -1;            ///< an id that is left out
   const void* dy = nullptr;             ///< [tokens, width]
   const int64_t* sorted_ids = nullptr;  ///< [tokens], ascending
   const int64_t* order = nullptr;       ///< [tokens]: the token of each sorted id, stable

@@ -29,7 +29,7 @@ at::Tensor layer_norm_backward(const at::Tensor&, const at::Tensor&, const Norme
 at::Tensor embedding(const at::Tensor&, const at::Tensor&, int64_t, const at::Tensor&) {
   absent();
 }
-void embedding_backward(const at::Tensor&, const at::Tensor&, const at::Tensor&) {
+void embedding_backward(const at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t) {
   absent();
 }
 

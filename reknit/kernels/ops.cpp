@@ -60,7 +60,7 @@ void add_rows(T* row, const T* dy, const int64_t* order, int64_t count, int64_t 
 
 template <class T>
 void embedding_backward_cpu(const T* dy, const int64_t* ids, int64_t count, T* d_table,
-                            int64_t rows, int64_t width) {
+                            int64_t rows, int64_t width, int64_t constant_row) {
   std::vector<int64_t> order(count);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
@@ -73,7 +73,9 @@ void embedding_backward_cpu(const T* dy, const int64_t* ids, int64_t count, T* d
     while (end < count && ids[order[end]] == id) {
       ++end;
     }
-    add_rows(d_table + id * width, dy, order.data() + begin, end - begin, width, sum);
+    if (id != constant_row) {
+      add_rows(d_table + id * width, dy, order.data() + begin, end - begin, width, sum);
+    }
     begin = end;
   }
 }
@@ -179,12 +181,13 @@ at::Tensor embedding(const at::Tensor& ids, const ParamView& table, int64_t shif
   return base.defined() ? rows.add_(base) : rows;
 }
 
-void embedding_backward(const at::Tensor& dy, const at::Tensor& ids, const at::Tensor& d_table) {
+void embedding_backward(const at::Tensor& dy, const at::Tensor& ids, const at::Tensor& d_table,
+                        int64_t constant_row) {
   if (!d_table.defined() || ids.numel() == 0) {
     return;
   }
   if (dy.is_cuda()) {
-    cuda::embedding_backward(dy, ids, d_table);
+    cuda::embedding_backward(dy, ids, d_table, constant_row);
     return;
   }
   const at::Tensor rows = dy.contiguous();
@@ -193,7 +196,7 @@ void embedding_backward(const at::Tensor& dy, const at::Tensor& ids, const at::T
     using T = decltype(zero);
     embedding_backward_cpu(rows.const_data_ptr<T>(), tokens.const_data_ptr<int64_t>(),
                            tokens.numel(), d_table.mutable_data_ptr<T>(), d_table.size(0),
-                           d_table.size(1));
+                           d_table.size(1), constant_row);
   });
 }
 

@@ -53,7 +53,9 @@ at::Tensor layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, const 
 /// table [N, H]. An id without a row throws on CPU and gives NaN on CUDA.
 at::Tensor embedding(const at::Tensor& ids, const ParamView& table, int64_t shift = 0,
                      const at::Tensor& base = {});
-/// d_table[ids[i]] += dy[i], in a fixed order (deterministic). Undefined d_table: nothing.
-void embedding_backward(const at::Tensor& dy, const at::Tensor& ids, const at::Tensor& d_table);
+/// d_table[ids[i]] += dy[i], in a fixed order (deterministic), but for the ids that are
+/// `constant_row`, whose lookups are no function of the table. Undefined d_table: nothing.
+void embedding_backward(const at::Tensor& dy, const at::Tensor& ids, const at::Tensor& d_table,
+                        int64_t constant_row = -1);
 
 }  // namespace reknit::ops

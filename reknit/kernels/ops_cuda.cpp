@@ -84,13 +84,15 @@ at::Tensor embedding(const at::Tensor& ids, const at::Tensor& table, int64_t shi
   return y;
 }
 
-void embedding_backward(const at::Tensor& dy, const at::Tensor& ids, const at::Tensor& d_table) {
+void embedding_backward(const at::Tensor& dy, const at::Tensor& ids, const at::Tensor& d_table,
+                        int64_t constant_row) {
   const at::Tensor rows = dy.contiguous();
   const auto [sorted_ids, order] = at::sort(ids.contiguous(), /*stable=*/true, 0, false);
   kernels::EmbeddingBackward args;
   args.tokens = rows.size(0);
   args.width = rows.size(1);
   args.table_rows = d_table.size(0);
+  args.constant_row = constant_row;
   args.dy = rows.const_data_ptr();
   args.sorted_ids = sorted_ids.const_data_ptr<int64_t>();
   args.order = order.const_data_ptr<int64_t>();

@@ -45,7 +45,7 @@ void embed_backward(const ModelSpec& spec, const Full& params, Gradients& gradie
     d = ops::linear_backward(d, saved.looked_up, params[at_embed.project_in],
                              gradients[at_embed.project_in], {});
   }
-  ops::embedding_backward(d, saved.tokens, gradients[at_embed.tokens]);
+  ops::embedding_backward(d, saved.tokens, gradients[at_embed.tokens], spec.constant_token);
 }
 
 }  // namespace reknit

@@ -240,6 +240,7 @@ ModelSpec ModelSpec::from_hf(const Json& config) {
   for (int64_t* token : {&spec.bos, &spec.eos, &spec.pad}) {
     *token = *token < spec.vocab ? *token : -1;
   }
+  spec.constant_token = spec.model_type == "opt" ? spec.pad : -1;
   spec.tied_head = keys.flag("tie_word_embeddings", true);
   require<InputError>(spec.hidden % spec.heads == 0, "config.json: a hidden size of ", spec.hidden,
                       " cannot be split over ", spec.heads, " attention heads");

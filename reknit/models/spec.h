@@ -45,8 +45,9 @@ struct ModelSpec {
   /// In training, of the embeddings, of each branch's result, of attention's probabilities.
   double embed_dropout = 0.0, hidden_dropout = 0.0, attention_dropout = 0.0;
   int64_t bos = -1, eos = -1,
-          pad = -1;         ///< -1: none, or not in the vocabulary; eos: the first of several
-  bool value_head = false;  ///< critic and reward: v_head [1, embed_dim] in place of logits
+          pad = -1;             ///< -1: none, or not in the vocabulary; eos: the first of several
+  int64_t constant_token = -1;  ///< OPT's pad: looking it up trains nothing (a tied head does)
+  bool value_head = false;      ///< critic and reward: v_head [1, embed_dim] in place of logits
 
   int64_t head_dim() const { return hidden / heads; }
   ops::HeadLayout head_layout() const { return {heads, kv_heads, head_dim(), interleaved_qkv}; }

@@ -39,26 +39,30 @@ MuonSettings muon(const OptimizerConfig& c) {
   return settings;
 }
 
+decltype(OptimizerSettings::kind) kind_of(const OptimizerConfig& c) {
+  if (c.type == "adagrad") {
+    return AdagradSettings{c.eps, c.weight_decay, c.lr_decay, c.initial_accumulator};
+  }
+  if (c.type == "lamb") {
+    return lamb(c);
+  }
+  if (c.type == "lion") {
+    return LionSettings{c.betas.at(0), c.betas.at(1), c.weight_decay};
+  }
+  if (c.type == "sgd") {
+    return SgdSettings{c.momentum.value_or(0.0), c.dampening, c.nesterov.value_or(false),
+                       c.weight_decay};
+  }
+  if (c.type == "muon") {
+    return muon(c);
+  }
+  return adam(c);
+}
+
 }  // namespace
 
 OptimizerSettings optimizer_settings(const OptimizerConfig& c) {
-  if (c.type == "adagrad") {
-    return {.kind = AdagradSettings{c.eps, c.weight_decay, c.lr_decay, c.initial_accumulator}};
-  }
-  if (c.type == "lamb") {
-    return {.kind = lamb(c)};
-  }
-  if (c.type == "lion") {
-    return {.kind = LionSettings{c.betas.at(0), c.betas.at(1), c.weight_decay}};
-  }
-  if (c.type == "sgd") {
-    return {.kind = SgdSettings{c.momentum.value_or(0.0), c.dampening, c.nesterov.value_or(false),
-                                c.weight_decay}};
-  }
-  if (c.type == "muon") {
-    return {.kind = muon(c)};
-  }
-  return {.kind = adam(c)};
+  return {.kind = kind_of(c), .decay_all = c.decay_all};
 }
 
 Schedule schedule_of(const SchedulerConfig& c, int64_t total_updates) {

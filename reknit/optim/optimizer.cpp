@@ -140,12 +140,11 @@ std::unique_ptr<Optimizer> Optimizer::create(Store& store, const OptimizerSettin
 Optimizer::Optimizer(std::string name, const OptimizerSettings& settings, double lr,
                      double weight_decay)
     : name_(std::move(name)),
-      rules_(settings.rules),
       base_rates_{lr},
       weight_decay_(weight_decay),
       decay_all_(settings.decay_all) {
-  for (const ParamRule& rule : rules_) {
-    rule_rates_.push_back(rule.lr ? std::optional(add_rate(*rule.lr)) : std::nullopt);
+  for (const ParamRate& rate : settings.rates) {
+    named_rates_.emplace_back(rate.contains, add_rate(rate.lr));
   }
 }
 
@@ -165,11 +164,10 @@ void Optimizer::update(const std::vector<OptimizerShard>& shards, const UpdateRa
 ops::UpdateRange Optimizer::range_of(const ShardSlice& slice, const UpdateRates& rates) const {
   const ParamSpec& param = *slice.param;
   size_t rate = own_rate(param);
-  double decay = param.decay || decay_all_ ? rates.weight_decay.value_or(weight_decay_) : 0.0;
-  for (size_t i = 0; i < rules_.size(); ++i) {
-    if (param.name.find(rules_[i].contains) != std::string::npos) {
-      rate = rule_rates_[i].value_or(rate);
-      decay = rules_[i].weight_decay.value_or(decay);
+  const double decay = param.decay || decay_all_ ? rates.weight_decay.value_or(weight_decay_) : 0.0;
+  for (const auto& [part, own] : named_rates_) {
+    if (param.name.find(part) != std::string::npos) {
+      rate = own;
       break;
     }
   }

@@ -66,18 +66,17 @@ struct MuonSettings {
   int64_t exchange_numel = int64_t{1} << 28;
 };
 
-/// What parameters whose name contains `contains` have of their own.
-struct ParamRule {
+/// The rate that parameters whose name contains `contains` have of their own.
+struct ParamRate {
   std::string contains;
-  std::optional<double> lr;
-  std::optional<double> weight_decay;  ///< also of norms and biases
+  double lr;
 };
 
 struct OptimizerSettings {
   std::variant<AdamSettings, AdagradSettings, LambSettings, LionSettings, SgdSettings, MuonSettings>
       kind;
-  std::vector<ParamRule> rules;  ///< the first that fits a name counts
-  bool decay_all = false;        ///< true: norms and biases decay as well
+  std::vector<ParamRate> rates = {};  ///< the first that fits a name counts
+  bool decay_all = false;             ///< true: norms and biases decay as well
 };
 
 /// How many numbers an optimizer keeps for each element of a trained parameter, in fp32.
@@ -128,7 +127,7 @@ class Optimizer {
 
   virtual void apply(const std::vector<OptimizerShard>& shards, const UpdateRates& rates,
                      const at::Tensor& grad_scale) = 0;
-  /// Which base rate a parameter has where no rule says so.
+  /// Which base rate a parameter has unless one of the settings' `rates` fits its name.
   virtual size_t own_rate(const ParamSpec&) const { return 0; }
   size_t add_rate(double lr);
 
@@ -137,8 +136,7 @@ class Optimizer {
 
  private:
   std::string name_;
-  std::vector<ParamRule> rules_;
-  std::vector<std::optional<size_t>> rule_rates_;  ///< of each rule
+  std::vector<std::pair<std::string, size_t>> named_rates_;  ///< part of a name, base rate
   std::vector<double> base_rates_;
   double weight_decay_;
   bool decay_all_;

@@ -46,6 +46,16 @@ Kind find(std::span<const Named<Kind>> names, const std::string& name, const cha
   throw UsageError(str("unknown ", what, " \"", name, "\""), str("known: ", known));
 }
 
+template <class Kind>
+std::string name_of(std::span<const Named<Kind>> names, Kind kind) {
+  for (const Named<Kind>& named : names) {
+    if (named.kind == kind) {
+      return named.name;
+    }
+  }
+  throw StateError("a schedule that is none of Megatron's has no name among them");
+}
+
 double half_cosine(double progress) {
   return 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
 }
@@ -213,12 +223,7 @@ ScheduleKind Schedule::parse_megatron(const std::string& style) {
 }
 
 std::string Schedule::megatron_name(ScheduleKind kind) {
-  for (const auto& named : kMegatronNames) {
-    if (named.kind == kind) {
-      return named.name;
-    }
-  }
-  throw StateError("a schedule that is none of Megatron's has no name among them");
+  return name_of<ScheduleKind>(kMegatronNames, kind);
 }
 
 double DecayRamp::at(int64_t i) const {
@@ -236,6 +241,10 @@ double DecayRamp::at(int64_t i) const {
 
 DecayRamp::Style DecayRamp::parse(const std::string& style) {
   return find<Style>(kRampNames, style, "weight decay style");
+}
+
+std::string DecayRamp::name(Style style) {
+  return name_of<Style>(kRampNames, style);
 }
 
 }  // namespace reknit

@@ -91,6 +91,7 @@ struct DecayRamp {
   double at(int64_t i) const;
   /// --weight-decay-incr-style: constant, linear, cosine.
   static Style parse(const std::string& style);
+  static std::string name(Style style);
 };
 
 }  // namespace reknit

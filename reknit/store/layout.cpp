@@ -7,6 +7,8 @@
 namespace reknit {
 namespace {
 
+constexpr int64_t kMaxNumel = int64_t{1} << 56;  // sums, bytes and bits of it fit 64 bits
+
 int64_t round_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
@@ -19,6 +21,8 @@ int64_t count_elements(const ParamSpec& param) {
   int64_t numel = 1;
   for (const int64_t size : param.shape) {
     require<UsageError>(size >= 0, "parameter ", param.name, " has a dimension of ", size);
+    require<UsageError>(size == 0 || numel <= kMaxNumel / size, "parameter ", param.name,
+                        " has more than 2^56 elements");
     numel *= size;
   }
   return numel;

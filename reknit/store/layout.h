@@ -64,8 +64,8 @@ struct GroupLayout {
   std::vector<ParamPlace> places;
   int64_t persistent_numel = 0;  ///< of the persistent parameters, without padding
 
-  /// Throws UsageError for a negative dimension or no shards. Empty groups, empty
-  /// parameters and parameters smaller than the number of shards are all legal.
+  /// Throws UsageError for a negative dimension, more than 2^56 elements or no shards. Empty
+  /// groups, empty parameters and parameters smaller than the number of shards are all legal.
   static GroupLayout of(const GroupSpec& spec, const LayoutRules& rules);
 };
 

@@ -122,6 +122,55 @@ TEST_F(PretrainFlags, ScheduleAndBatchFollowMegatronsRules) {
             "cosine");
 }
 
+TEST_F(PretrainFlags, TheWeightDecayGrowsOverTheSamplesOfTheRun) {
+  const Args ends = {"--start-weight-decay", "0.1", "--end-weight-decay", "0.5"};
+  Args linear = {"--weight-decay-incr-style", "linear", "--global-batch-size", "4"};
+  linear.insert(linear.end(), ends.begin(), ends.end());
+  const PretrainOptions o = parse(linear);
+  const DecayRamp ramp = weight_decay_ramp(o, 10).value();
+  EXPECT_EQ(ramp.at(0), 0.1);
+  EXPECT_DOUBLE_EQ(ramp.at(20), 0.3);
+  EXPECT_DOUBLE_EQ(ramp.at(39), 0.1 + 0.4 * 39 / 40);
+  EXPECT_EQ(ramp.at(40), 0.5);
+  EXPECT_EQ(o.settings.reading.config.optimizer.weight_decay, 0.1);
+  // The rate stays constant, in samples.
+  EXPECT_EQ(sample_schedule(o, 10).value().at(20, 1e-3), 1e-3);
+  linear[1] = "cosine";
+  EXPECT_DOUBLE_EQ(weight_decay_ramp(parse(linear), 10).value().at(10),
+                   0.1 + 0.4 * 0.5 * (1 - std::sqrt(0.5)));
+  EXPECT_FALSE(weight_decay_ramp(parse({"--weight-decay-incr-style", "constant"}), 10));
+  EXPECT_FALSE(weight_decay_ramp(parse({}), 10));
+  linear.insert(linear.end(), {"--weight-decay", "0.1"});
+  EXPECT_EQ(weight_decay_ramp(parse(linear), 10).value().start, 0.1);
+}
+
+TEST_F(PretrainFlags, AWeightDecayThatContradictsItselfIsRefusedWithBothValues) {
+  const auto refused = [&](const Args& flags, const std::string& one, const std::string& other) {
+    EXPECT_THAT(error_of(flags),
+                testing::AllOf(StartsWith("2: "), HasSubstr(one), HasSubstr(other)));
+  };
+  const std::string start = "--start-weight-decay", end = "--end-weight-decay";
+  const std::string style = "--weight-decay-incr-style";
+  refused({start, "0.1", end, "0.5"}, "--start-weight-decay is 0.1", "style is not given");
+  refused({end, "0.5", style, "constant"}, "--end-weight-decay 0.5", "style is constant");
+  refused({start, "0.1", style, "linear"}, "--start-weight-decay is 0.1", "decay not given");
+  refused({start, "0.5", end, "0.1", style, "cosine"}, "is 0.5", "0.1");
+  refused({start, "0.1", end, "0.5", style, "linear", "--weight-decay", "0.3"}, "0.1", "0.3");
+  refused({start, "0.1", end, "0.5", style, "linear", "--set", "optimizer.params.weight_decay=0.3"},
+          "--start-weight-decay, which says 0.1", "0.3");
+  refused({start, "0.1", end, "0.5", style, "linear", "--set", "scheduler.type=WarmupLR"},
+          "WarmupLR", "the flags of the schedule");
+}
+
+TEST_F(PretrainFlags, ASecondRateNeedsAScheduleOfMegatrons) {
+  EXPECT_EQ(parse({"--decoupled-lr", "2e-3"}).decay.style, "constant");
+  EXPECT_THAT(error_of({"--decoupled-lr", "1e-5", "--min-lr", "1e-4"}),
+              testing::AllOf(StartsWith("2: "), HasSubstr("0.0001"), HasSubstr("1e-05")));
+  EXPECT_THAT(error_of({"--decoupled-lr", "1e-3", "--set", "scheduler.type=WarmupLR"}),
+              HasSubstr("WarmupLR"));
+  EXPECT_THAT(error_of({"--decoupled-min-lr", "1e-5"}), HasSubstr("--min-lr"));
+}
+
 TEST_F(PretrainFlags, RecomputationHasThreeSpellings) {
   EXPECT_TRUE(checkpointing(parse({"--checkpoint-activations"})).recomputes(1));
   const Checkpointing every = checkpointing(parse({"--checkpoint-every", "2"}));

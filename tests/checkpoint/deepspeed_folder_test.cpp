@@ -53,6 +53,37 @@ TEST(DeepSpeedFolder, SaysHowTheRunWasAndHowFarItCame) {
   EXPECT_THAT(folder.state_kinds(), ElementsAre("exp_avg", "exp_avg_sq"));
 }
 
+TEST(DeepSpeedFolder, AFolderOfMicsIsOneOfItsFirstShardGroup) {
+  const DeepSpeedFolder folder(deepspeed_fixture("zero3_mics"));  // 4 ranks, groups of 2
+  EXPECT_EQ(folder.zero_stage(), 3);
+  EXPECT_EQ(folder.ranks(), 2);
+  EXPECT_EQ(folder.version(), "0.17.6");
+  EXPECT_EQ(folder.progress().steps, 3);
+  EXPECT_EQ(folder.progress().samples, 24);
+}
+
+TEST(DeepSpeedFolder, UniversalCheckpointsAreRefusedWithWhatToDo) {
+  const TempFolder root;
+  const std::string step = root / "global_step3_universal";
+  std::filesystem::create_directories(step + "/zero/model.norm.weight");
+  spit(step + "/zero/optimizer_state.pt", "");
+  spit(step + "/" + kModel, "");
+  spit(root / "latest_universal", "global_step3_universal\n");
+  for (const std::string& path : {root.path(), step}) {
+    EXPECT_TRUE(DeepSpeedFolder::is_one(path));
+    const std::string said = sentence_of<InputError>([&] { DeepSpeedFolder opened(path); });
+    EXPECT_THAT(said, HasSubstr(path + " is a universal checkpoint of DeepSpeed"));
+  }
+  spit(root / "latest", "global_step3_universal");
+  EXPECT_THAT(sentence_of<InputError>([&] { DeepSpeedFolder opened(root.path()); }),
+              HasSubstr(step + " is a universal checkpoint"));
+  try {
+    DeepSpeedFolder opened(step);
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.help(), HasSubstr("the folder that ds_to_universal read"));
+  }
+}
+
 TEST(DeepSpeedFolder, TheTagsFolderIsTheSameCheckpoint) {
   const std::string path = deepspeed_fixture("zero1");
   EXPECT_TRUE(DeepSpeedFolder::is_one(path));

@@ -146,7 +146,7 @@ void expect_same_run(const Golden& golden, const Place& place, double loss_bound
 
 TEST(DeepSpeedRun, Fp32RunsGoOnAsDeepSpeedDidUnderAnyPlacement) {
   for (const char* name :
-       {"zero0", "zero1", "zero2_groups", "zero2_gpt2", "zero3", "zero3_subgroups"}) {
+       {"zero0", "zero1", "zero2_groups", "zero2_gpt2", "zero3", "zero3_subgroups", "zero3_mics"}) {
     const Golden golden(name);
     expect_same_run(golden, {1, 0}, 1e-5, 2e-5);
     expect_same_run(golden, {3, 3}, 1e-5, 2e-5);

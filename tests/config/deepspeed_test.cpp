@@ -353,6 +353,12 @@ TEST(DeepSpeedConfig, OptimizersAndParametersThatAreNotBuiltAreRefusedWithAReaso
   EXPECT_THAT(
       errors(R"({"optimizer":{"type":"Lamd"}})"),
       testing::AllOf(HasSubstr("must be one of Adam|AdamW"), HasSubstr("did you mean Lamb")));
+  for (const char* type : {"Adam", "Adagrad", "Lamb", "Lion", "SGD", "Muon"}) {
+    const std::string config =
+        str(R"({"optimizer":{"type":")", type, R"(","params":{"lr":1,"decay_all":true}}})");
+    EXPECT_TRUE(read(config).config.optimizer.decay_all) << type;
+    EXPECT_EQ(errors(config), errors(R"({})")) << type;
+  }
   EXPECT_THAT(errors(R"({"optimizer":{"type":"OneBitAdam"}})"), HasSubstr("one bit"));
   EXPECT_THAT(errors(R"({"optimizer":{"type":"ZeroOneAdam"}})"), HasSubstr("one bit"));
   EXPECT_THAT(errors(R"({"optimizer":{"type":"MuSGD"}})"), HasSubstr("without Mu"));

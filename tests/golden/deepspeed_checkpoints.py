@@ -1,6 +1,7 @@
 """Trains tiny models with DeepSpeed on CPU, saves, goes on: python deepspeed_checkpoints.py FOLDER [CASE...]
 
-Needs deepspeed (0.19.8 made the folders in tests/golden/deepspeed). For each case FOLDER/CASE gets the checkpoint as
+Needs deepspeed (0.19.8 made the folders in tests/golden/deepspeed; 0.17.6, which still has
+MiCS, made zero3_mics). For each case FOLDER/CASE gets the checkpoint as
 DeepSpeed wrote it, config.json of the model, golden.json (what the run was, and the losses of
 the steps after the checkpoint) and golden.safetensors (the fp32 weights after those steps).
 """
@@ -75,6 +76,7 @@ CASES = {
     "zero0_bf16": dict(ranks=2, stage=0, dtype="bf16"),
     "zero0_fp16": dict(ranks=2, stage=0, dtype="fp16"),
     "zero2_fp16": dict(ranks=2, stage=2, dtype="fp16"),
+    "zero3_mics": dict(ranks=4, stage=3, batch=8, zero={"mics_shard_size": 2}),
     "zero3_fused": dict(ranks=2, stage=3, optimizer="fused"),
     "zero2_offload": dict(
         ranks=2, stage=2, optimizer="fused", zero={"offload_optimizer": {"device": "cpu"}}
@@ -91,7 +93,7 @@ def config_of(case):
     params = {"lr": 0.01, "betas": [0.9, 0.98], "eps": 1e-8, "weight_decay": 0.05}
     if case.get("optimizer") != "fused":
         params["torch_adam"] = True
-    batch = BATCH
+    batch = case.get("batch", BATCH)
     config = {
         "train_batch_size": batch,
         "train_micro_batch_size_per_gpu": batch // case["ranks"],
@@ -130,6 +132,24 @@ def parameters_of(model, case):
     return [p for _, p in params]
 
 
+def gather_one_by_one():
+    """MiCS gathers several tensors at once, which gloo does not know."""
+    import torch.distributed as dist
+    from deepspeed.comm.torch import TorchBackend
+
+    class Works(list):
+        def wait(self):
+            for work in self:
+                work.wait()
+
+    def gather(self, outputs, inputs, group=None, async_op=False):
+        pairs = zip(outputs, inputs, strict=True)
+        works = [dist.all_gather_into_tensor(*pair, group=group, async_op=True) for pair in pairs]
+        return Works(works) if async_op else Works(works).wait()
+
+    TorchBackend.all_gather_coalesced = gather
+
+
 def train(rank, name, folder, port):
     case = CASES[name]
     os.environ.update(
@@ -157,6 +177,9 @@ def train(rank, name, folder, port):
     model_config = AutoConfig.for_model(shape.pop("model_type"), **shape)
     config = config_of(case)
     model = AutoModelForCausalLM.from_config(model_config)
+    if "mics_shard_size" in config["zero_optimization"]:
+        gather_one_by_one()
+        deepspeed.zero.MiCS_Init(module=model, config_dict_or_path=config)
     if case.get("frozen"):
         for key, value in model.named_parameters():
             value.requires_grad = "layers.0." not in key and "positions" not in key

@@ -157,6 +157,18 @@ TEST_P(Ops, EmbeddingPicksRowsAndItsBackwardAddsThemUp) {
   expect_close(d_table, expected, bound());
 }
 
+TEST_P(Ops, AConstantRowOfAnEmbeddingGetsNoGradientAndTheOthersTheirs) {
+  const at::Tensor ids = integers(5, {300});
+  const at::Tensor dy = normal({300, 20});
+  const at::Tensor plain = at::zeros({5, 20}, options());
+  const at::Tensor d_table = at::zeros({5, 20}, options());
+  embedding_backward(dy, ids, plain);
+  ASSERT_GT(plain[1].abs().sum().item<double>(), 0);
+  embedding_backward(dy, ids, d_table, /*constant_row=*/1);
+  plain[1].zero_();
+  EXPECT_TRUE(at::equal(d_table, plain));
+}
+
 TEST_P(Ops, GradientsAreTheSameBitsEveryTime) {
   const at::Tensor ids = integers(5, {400});
   const at::Tensor x = normal({400, 96});

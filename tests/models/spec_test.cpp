@@ -103,6 +103,18 @@ TEST(Spec, TheFirstOfSeveralEndTokensCountsAndTokensOutsideTheVocabularyAreNone)
   EXPECT_EQ(spec.bos, -1);
 }
 
+// nn.Embedding has a padding_idx in OPT alone.
+TEST(Spec, LookingUpTheConfigsPadTokenTrainsNothingInOptAlone) {
+  const auto constant = [](const char* type, const Json& pad) {
+    return ModelSpec::from_hf({{"model_type", type}, {"pad_token_id", pad}}).constant_token;
+  };
+  EXPECT_EQ(constant("opt", 5), 5);
+  EXPECT_EQ(constant("opt", nullptr), -1);
+  EXPECT_EQ(ModelSpec::from_hf({{"model_type", "opt"}}).constant_token, 1);
+  EXPECT_EQ(constant("bloom", 3), -1);
+  EXPECT_EQ(constant("gpt2", 5), -1);
+}
+
 TEST(Spec, UnsupportedSettingsAreRefusedByNameAndValue) {
   EXPECT_THAT(refusal({{"model_type", "mamba"}}), HasSubstr("\"mamba\""));
   EXPECT_THAT(refusal(Json::object()), HasSubstr("model_type"));

@@ -1,6 +1,7 @@
 // Every optimizer against PyTorch's or its published rule, under every placement.
 #include "reknit/optim/optimizer.h"
 
+#include "reknit/optim/configured.h"
 #include "reknit/optim/matrix_exchange.h"
 #include "reknit/optim/newton_schulz.h"
 #include "tests/support/golden.h"
@@ -204,9 +205,9 @@ TEST_P(EveryOptimizer, GivesTheWeightsOfItsRuleUnderEveryPlacement) {
 INSTANTIATE_TEST_SUITE_P(All, EveryOptimizer, testing::ValuesIn(optimizers()),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(Optimizer, RulesGiveParametersRatesAndDecaysOfTheirOwn) {
+TEST(Optimizer, NamedParametersHaveRatesOfTheirOwn) {
   OptimizerSettings settings{.kind = SgdSettings{.weight_decay = 0.5}};
-  settings.rules = {{"wide", 0.0, {}}, {"tall", {}, 0.0}, {"norm", 0.25, 0.1}};
+  settings.rates = {{"wide", 0.0}, {"norm", 0.25}};
   testing_support::on_ranks(1, [&](std::shared_ptr<Communicator> comm) {
     Rank rank({settings}, comm);
     EXPECT_THAT(rank.optimizer->base_rates(), testing::ElementsAre(kLr, 0.0, 0.25));
@@ -219,21 +220,27 @@ TEST(Optimizer, RulesGiveParametersRatesAndDecaysOfTheirOwn) {
       EXPECT_NEAR(after[param][0], before[param][0] - lr * (g + decay * before[param][0]), 1e-6);
     };
     expect_step(0, kLr, 0.5);
-    expect_step(2, kLr, 0.0);
+    expect_step(2, kLr, 0.5);
     expect_step(3, kLr, 0.5);
-    expect_step(4, 0.25, 0.1);
+    expect_step(4, 0.25, 0.0);
     expect_step(5, kLr, 0.0);
   });
 }
 
-TEST(Optimizer, NormsAndBiasesDecayOnlyWhenAskedTo) {
+TEST(Optimizer, NormsAndBiasesDecayOnlyWhenAskedToAndMatricesAlways) {
   for (const bool all : {false, true}) {
+    OptimizerConfig config{.type = "sgd", .weight_decay = 0.5};
+    config.decay_all = all;
     testing_support::on_ranks(1, [&](std::shared_ptr<Communicator> comm) {
-      Rank rank({{.kind = SgdSettings{.weight_decay = 0.5}, .decay_all = all}}, comm);
-      const double before = rank.weights()[4][0];
+      Rank rank({optimizer_settings(config)}, comm);
+      const Weights before = rank.weights();
       rank.step(0);
-      const double grad = 1.0 + 0.25 * before + (all ? 0.5 * before : 0.0);
-      EXPECT_NEAR(rank.weights()[4][0], before - kLr * grad, 1e-6);
+      const Weights after = rank.weights();
+      for (const size_t param : {0, 2, 4, 5}) {  // two matrices, a norm, a bias
+        const double value = before[param][0];
+        const double decay = param < 4 || all ? 0.5 * value : 0.0;
+        EXPECT_NEAR(after[param][0], value - kLr * (1.0 + 0.25 * value + decay), 1e-6) << param;
+      }
     });
   }
 }

@@ -4,6 +4,7 @@ Runs the built command: REKNIT_BIN, or build/cpu/bin/reknit.
 """
 
 import json
+import math
 import re
 import socket
 import subprocess
@@ -113,6 +114,52 @@ def test_a_resumed_run_has_the_numbers_of_one_that_was_not_interrupted(whole, da
     assert metrics(out) == metrics(whole[0])
     model = (out / "model" / "model.safetensors").read_bytes()
     assert model == (whole[0] / "model" / "model.safetensors").read_bytes()
+
+
+RAMP = "--start-weight-decay 0.1 --end-weight-decay 20 --weight-decay-incr-style cosine".split()
+
+
+def test_a_growing_weight_decay_goes_on_where_it_was(whole, data, tmp_path):
+    run(*pretrain(data, tmp_path / "whole", "--train-iters", 8, "--ranks", 2, *RAMP))
+    lines = metrics(tmp_path / "whole")
+    decays = [line["weight_decay"] for line in lines]
+    expected = [0.1 + 19.9 * 0.5 * (1 - math.cos(math.pi * i / 8)) for i in range(8)]
+    assert decays == pytest.approx(expected)
+    assert "weight_decay" not in metrics(whole[0])[0]
+    assert abs(lines[-1]["loss"] - metrics(whole[0])[-1]["loss"]) > 1e-3
+
+    out = tmp_path / "run"
+    flags = ["--train-iters", 8, "--ranks", 2, "--save-interval", 4, "--load", out]
+    run(*pretrain(data, out, *flags, *RAMP, "--exit-interval", 4))
+    other = ["--weight-decay", 0.1]
+    assert "weight_decay" in run(*pretrain(data, out, *flags, *other), code=2).stderr
+    run(*pretrain(data, out, *flags, *other, "--use-checkpoint-opt-param-scheduler"))
+    assert metrics(out) == lines
+    model = (out / "model" / "model.safetensors").read_bytes()
+    assert model == (tmp_path / "whole" / "model" / "model.safetensors").read_bytes()
+
+
+def test_groups_of_parameters_have_rates_and_decays_of_their_own(data, tmp_path):
+    safetensors = pytest.importorskip("safetensors.numpy")
+
+    def weights(name, *more):
+        flags = ["--train-iters", 1, "--lr", 0.5, "--lr-decay-style", "constant"]
+        skip = [*TRAIN[: TRAIN.index("--lr")], *TRAIN[TRAIN.index("--eval-iters") :]]
+        run(BINARY, "pretrain", *SHAPE, "--data-path", data, *skip, *flags,
+            "--set", "optimizer.type=SGD", "--save", tmp_path / name, *more)  # fmt: skip
+        return safetensors.load_file(tmp_path / name / "model" / "model.safetensors")
+
+    table, matrix = "transformer.wte.weight", "transformer.h.0.mlp.c_fc.weight"
+    norm = "transformer.h.0.ln_1.weight"
+    plain = weights("plain", "--weight-decay", 0)
+    decays = weights("decays", "--weight-decay", 0.5)
+    all_decay = weights("all", "--weight-decay", 0.5, "--set", "optimizer.params.decay_all=true")
+    assert (decays[norm] == plain[norm]).all() and (decays[matrix] != plain[matrix]).any()
+    assert (all_decay[matrix] == decays[matrix]).all()
+    # New norms are ones: the decay takes 0.5 x 0.5 off each.
+    assert all_decay[norm] == pytest.approx(plain[norm] - 0.25, abs=1e-6)
+    frozen = weights("frozen", "--weight-decay", 0, "--decoupled-lr", 0)
+    assert (frozen[matrix] == plain[matrix]).all() and (frozen[table] != plain[table]).any()
 
 
 def test_a_fresh_start_forgets_the_lines_of_a_run_that_saved_nothing(data, tmp_path):

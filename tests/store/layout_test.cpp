@@ -72,6 +72,42 @@ TEST(Layout, SixtyFourBitSizesSurvive) {
   EXPECT_EQ(layout.segments[0].shard(2).end, layout.segments[0].padded);
 }
 
+TEST(Layout, ShardsOfParametersBeyond32BitsMeetAtTheirEnds) {
+  const int64_t table = int64_t{3} << 38;
+  const GroupSpec spec =
+      group_of({{(int64_t{1} << 31) - 1}, {int64_t{1} << 20, int64_t{3} << 18}, {7}});
+  for (const int shards : {1, 2, 3, 8, 192, 1024}) {
+    const GroupLayout layout = GroupLayout::of(spec, {at::kBFloat16, shards, 8});
+    ASSERT_EQ(layout.segments.size(), 2u);
+    EXPECT_EQ(layout.persistent_numel, 7);
+    EXPECT_EQ(layout.places[1].numel, table);
+    EXPECT_EQ(layout.places[1].offset, int64_t{1} << 31);
+    const SegmentLayout& segment = layout.segments[0];
+    EXPECT_GE(segment.padded, table + (int64_t{1} << 31));
+    EXPECT_LT(segment.padded, table + (int64_t{1} << 31) + 64 * shards);
+    EXPECT_EQ(segment.bytes(), 2 * segment.padded);
+    int64_t end = 0;
+    int64_t inside = 0;
+    for (int shard = 0; shard < shards; ++shard) {
+      const Extent extent = segment.shard(shard);
+      EXPECT_EQ(extent.begin, end);
+      EXPECT_EQ(extent.begin * 2 % kAlignBytes, 0);
+      end = extent.end;
+      inside +=
+          intersect(extent, {layout.places[1].offset, layout.places[1].offset + table}).size();
+    }
+    EXPECT_EQ(end, segment.padded);
+    EXPECT_EQ(inside, table);
+  }
+}
+
+TEST(Layout, ElementsThatDoNotFit64BitsAreRefused) {
+  const int64_t half = int64_t{1} << 32;
+  EXPECT_THROW(GroupLayout::of(group_of({{half, half}}), {at::kFloat, 2, 0}), UsageError);
+  const GroupSpec empty = group_of({{0, half, half}});
+  EXPECT_EQ(GroupLayout::of(empty, {at::kFloat, 2, 0}).segments[0].padded, 0);
+}
+
 TEST(Layout, AGroupWithoutParametersHasNoSegments) {
   EXPECT_TRUE(GroupLayout::of(group_of({}), {at::kFloat, 4, 0}).segments.empty());
 }
