@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <new>
 #include <string_view>
@@ -91,6 +92,10 @@ int report_error(const std::exception& error) noexcept {
         return report(torch->what_without_backtrace(), help, ExitCode::kRank);
       }
       return report(torch->what_without_backtrace(), kBugHelp, ExitCode::kBug);
+    }
+    if (const auto* file = dynamic_cast<const std::filesystem::filesystem_error*>(&error)) {
+      return report(str(file->path1().string(), ": ", file->code().message()),
+                    "check the path, and who may use it", ExitCode::kInput);
     }
     if (ours == nullptr) {
       return report(error.what(), kBugHelp, ExitCode::kBug);

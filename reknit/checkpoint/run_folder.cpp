@@ -2,6 +2,7 @@
 
 #include "reknit/base/atomic_file.h"
 #include "reknit/base/error.h"
+#include "reknit/base/json_problem.h"
 #include "reknit/base/log.h"
 #include "reknit/base/mapped_file.h"
 #include "reknit/checkpoint/checksum.h"
@@ -137,7 +138,7 @@ Manifest read_manifest(const std::string& folder) {
     }
     return manifest;
   } catch (const nlohmann::json::exception& error) {
-    throw InputError(str(path, " is damaged: ", error.what()));
+    throw InputError(str(path, " is damaged: ", json_problem(error)));
   }
 }
 
