@@ -28,10 +28,26 @@ void write_launcher_file(const std::string& message) {
   std::ofstream(path) << content.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-int report(const std::string& sentence, const std::string& help, ExitCode code) {
+// A name from a file may hold anything: what would end the line or steer a terminal is shown.
+std::string printable(const std::string& text) {
+  std::string shown;
+  for (const char c : text) {
+    if ((static_cast<unsigned char>(c) >= 0x20 && c != 0x7f) || c == '\n' || c == '\t') {
+      shown += c;
+    } else {
+      char code[8];
+      std::snprintf(code, sizeof(code), "\\x%02x", static_cast<unsigned char>(c));
+      shown += code;
+    }
+  }
+  return shown;
+}
+
+int report(const std::string& given, const std::string& help, ExitCode code) {
+  const std::string sentence = printable(given);
   std::fprintf(stderr, "error: %s\n", sentence.c_str());
   if (!help.empty()) {
-    std::fprintf(stderr, "help: %s\n", help.c_str());
+    std::fprintf(stderr, "help: %s\n", printable(help).c_str());
   }
   std::fflush(stderr);
   write_launcher_file(sentence);

@@ -5,6 +5,7 @@
 #include "reknit/checkpoint/deepspeed_folder.h"
 #include "reknit/engine/runtime.h"
 
+#include <algorithm>
 #include <filesystem>
 
 namespace reknit {
@@ -25,6 +26,17 @@ std::optional<std::vector<std::string>> logged_operations(const CommsLoggerConfi
                                                   : name);
   }
   return names;
+}
+
+// Whole or not; what was never whole has another name.
+bool holds_checkpoints(const std::string& folder) {
+  std::error_code none;
+  const std::filesystem::directory_iterator entries(folder, none);
+  return std::any_of(begin(entries), end(entries), [](const auto& entry) {
+    const std::string name = entry.path().filename().string();
+    return name.starts_with("step-") && name.size() > 5 &&
+           name.find_first_not_of("0123456789", 5) == std::string::npos;
+  });
 }
 
 }  // namespace
@@ -169,6 +181,10 @@ std::optional<std::string> TrainRun::resumed_folder() {
   const std::string& searched = options_.resume_from.empty() ? options_.out : options_.resume_from;
   std::optional<std::string> newest = find_newest_run(world_, searched);
   if (!newest) {
+    if (largest(world_, leader() && holds_checkpoints(searched) ? 1 : 0) > 0) {
+      throw InputError(str("no checkpoint in ", searched, " is whole, so the run cannot go on"),
+                       "--overwrite starts again, or pass another --out");
+    }
     if (leader()) {
       folder_.resume_after(0);  // what ended before its first checkpoint
     }
@@ -193,7 +209,8 @@ void TrainRun::resume() {
   if (leader()) {
     folder_.resume_after(step_);
   }
-  log_once("resumed after step ", step_, " from ", *path);
+  log_once("resumed after step ", step_, " from ", *path,
+           step_ < plan_.steps ? "" : str(": nothing is left of the ", plan_.steps, " steps"));
 }
 
 int64_t TrainRun::take_deepspeed(const std::string& path) {

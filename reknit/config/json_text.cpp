@@ -183,7 +183,8 @@ class Builder : public json::json_sax_t {
     std::string out;
     for (const Level& level : levels_) {
       if (level.value->is_array()) {
-        out += str("[", level.value->size() - 1, "]");
+        // What is read now is in all but the innermost already.
+        out += str("[", level.value->size() - (&level == &levels_.back() ? 0 : 1), "]");
       } else {
         out += (out.empty() ? "" : ".") + level.key;
       }

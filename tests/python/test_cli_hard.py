@@ -517,3 +517,45 @@ def test_a_broken_tokenizer_config_is_told_without_the_parsers_own_words(models,
     (tmp_path / "actor" / "tokenizer_config.json").write_text("{")
     result = reknit("score", "--model", tmp_path / "actor", "--input", models / "prompts.jsonl")
     refused(result, 3, "tokenizer_config.json: is no JSON: ")
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_again(models, tmp_path):
+    common = ("--out", tmp_path / "run", "--max-answer-seq-len", 4, "--save-interval", 1)
+    assert ppo(models, *common, "--steps", 2).returncode == 0
+    done = ppo(models, *common, "--steps", 2, "--resume", "auto")
+    assert done.returncode == 0 and "nothing is left of the 2 steps" in done.stderr
+    for state in (tmp_path / "run").glob("step-*/state.json"):
+        state.unlink()
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    result = ppo(models, *common, "--steps", 3, "--resume", "auto")
+    refused(result, 3, "is whole, so the run cannot go on")
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_name_in_a_config_neither_ends_the_line_nor_steers_the_terminal(tmp_path):
+    for text, said in (
+        ('{"train_batch_size": 4, "\\u0000": 1}', "\\x00"),
+        ('{"train_batch_size": 4, "\\u001b[2J": 1}', "\\x1b[2J"),
+        ('{"train_batch_size": 4, "": 1}', "there is no key without a name"),
+        ("[" * 1000, "[0] is nested"),
+    ):
+        (tmp_path / "c.json").write_text(text)
+        result = reknit("check", "--config", tmp_path / "c.json", "--ranks", 2)
+        refused(result, 2, said)
+        assert not set(result.stderr) & {"\x00", "\x1b"}
+
+
+def test_a_host_that_is_not_there_is_told_without_a_stack(models):
+    result = reknit(
+        *("score", "--model", models / "actor", "--input", models / "prompts.jsonl"),
+        *("--timeout", 1),
+        env={
+            "RANK": "1",
+            "LOCAL_RANK": "1",
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "no-such-host.invalid",
+            "MASTER_PORT": "29986",
+        },
+    )
+    refused(result, 4, "ranks missing: 0 of 2")
