@@ -81,7 +81,11 @@ void throw_parse_error(const CLI::App& app, const CLI::ParseError& error) {
                          name),
                      near.empty() ? see + " lists what there is" : str("did you mean ", near, "?"));
   }
-  throw UsageError(error.what(), see + " lists what there is");
+  const std::string what = error.what();
+  if (const size_t twice = what.find(": At Most 1 required but received "); twice != what.npos) {
+    throw UsageError(what.substr(0, twice) + " is given more than once", "give it once");
+  }
+  throw UsageError(what, see + " lists what there is");
 }
 
 }  // namespace reknit

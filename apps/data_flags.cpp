@@ -1,5 +1,6 @@
 #include "apps/data_flags.h"
 
+#include "apps/outputs.h"
 #include "apps/validators.h"
 
 #include <filesystem>
@@ -42,6 +43,9 @@ void require_free(const DataBuildOptions& o) {
       throw UsageError(str("--out ", o.out, ": there is a ", o.out, ending, " already"),
                        "pass --overwrite, or another prefix");
     }
+    std::vector<std::string> inputs = o.inputs;
+    inputs.push_back(o.tokenizer_dir);
+    keep_inputs_from_file("--out", o.out + ending, inputs);
   }
   const fs::path folder = fs::absolute(o.out).parent_path();
   if (!fs::is_directory(folder)) {

@@ -1,5 +1,6 @@
 #include "apps/export_flags.h"
 
+#include "apps/outputs.h"
 #include "apps/validators.h"
 
 #include <memory>
@@ -39,6 +40,9 @@ Action add_export(CLI::App& app, std::function<int(const ExportOptions&)> run) {
   return [o, dtype, run = std::move(run)] {
     if (!dtype->empty()) {
       o->dtype = precision_named(*dtype);
+    }
+    if (o->overwrite) {
+      require_replaceable_model(o->out);
     }
     return run(*o);
   };

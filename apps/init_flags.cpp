@@ -1,5 +1,6 @@
 #include "apps/init_flags.h"
 
+#include "apps/outputs.h"
 #include "apps/validators.h"
 
 #include <filesystem>
@@ -34,6 +35,9 @@ Action add_init(CLI::App& app, std::function<int(const InitOptions&)> run) {
       o->config_json = (std::filesystem::path(o->config_json) / "config.json").string();
     }
     require_file("--model", o->config_json);
+    if (o->overwrite) {
+      require_replaceable_model(o->out);
+    }
     return run(*o);
   };
 }

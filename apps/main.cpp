@@ -16,13 +16,19 @@
 #include "apps/report_flags.h"
 #include "apps/score_flags.h"
 
+#include <c10/util/Logging.h>
+
 #include <CLI/App.hpp>
 
 #include <csignal>
+#include <cstdlib>
 
 int main(int argc, char** argv) {
   // A reader of our output that has gone away (`| head`) ends no run.
   std::signal(SIGPIPE, SIG_IGN);
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {
+    FLAGS_caffe2_log_level = c10::GLOG_ERROR;  // its warnings are stacks; ours are sentences
+  }
   using reknit::Command;
   const std::vector<Command> commands = {
       {"ppo", "Step 3 of RLHF: PPO with actor, critic, reference and reward",

@@ -1,6 +1,7 @@
 #include "apps/ppo_flags.h"
 
 #include "apps/model_settings.h"
+#include "apps/outputs.h"
 #include "apps/validators.h"
 #include "reknit/config/json_text.h"
 
@@ -324,7 +325,7 @@ void finish(Parsed& p) {
                                      o.reward_dir,        o.tokenizer_dir,     o.resume,
                                      o.actor.config_file, o.critic.config_file};
   inputs.insert(inputs.end(), o.prompts.begin(), o.prompts.end());
-  keep_inputs(o, inputs);
+  keep_inputs_from_run(o, inputs);
   if (p.training_batch && o.batch && *p.training_batch != *o.batch) {
     throw UsageError(str("--batch ", *o.batch, " contradicts --training-batch ", *p.training_batch),
                      "give --training-batch and --generation-batch, or --batch alone");

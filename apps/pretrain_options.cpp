@@ -1,5 +1,6 @@
 // What the flags of reknit pretrain mean together: checks, and settings of the config.
 #include "apps/model_settings.h"
+#include "apps/outputs.h"
 #include "apps/pretrain_flags.h"
 #include "reknit/base/error.h"
 
@@ -254,7 +255,7 @@ void finish_pretrain(PretrainOptions& o, const Given& given) {
   check_recomputation(o, given);
   check_resume(o, given);
   choose_dtype(o);
-  keep_inputs(o, inputs_of(o));
+  keep_inputs_from_run(o, inputs_of(o));
   finish_train(o);
   resolve_model_settings(o, request_for(o), o.settings);
   check_batch(o);

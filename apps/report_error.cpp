@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <new>
 #include <string_view>
@@ -27,10 +28,26 @@ void write_launcher_file(const std::string& message) {
   std::ofstream(path) << content.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-int report(const std::string& sentence, const std::string& help, ExitCode code) {
+// A name from a file may hold anything: what would end the line or steer a terminal is shown.
+std::string printable(const std::string& text) {
+  std::string shown;
+  for (const char c : text) {
+    if ((static_cast<unsigned char>(c) >= 0x20 && c != 0x7f) || c == '\n' || c == '\t') {
+      shown += c;
+    } else {
+      char code[8];
+      std::snprintf(code, sizeof(code), "\\x%02x", static_cast<unsigned char>(c));
+      shown += code;
+    }
+  }
+  return shown;
+}
+
+int report(const std::string& given, const std::string& help, ExitCode code) {
+  const std::string sentence = printable(given);
   std::fprintf(stderr, "error: %s\n", sentence.c_str());
   if (!help.empty()) {
-    std::fprintf(stderr, "help: %s\n", help.c_str());
+    std::fprintf(stderr, "help: %s\n", printable(help).c_str());
   }
   std::fflush(stderr);
   write_launcher_file(sentence);
@@ -91,6 +108,10 @@ int report_error(const std::exception& error) noexcept {
         return report(torch->what_without_backtrace(), help, ExitCode::kRank);
       }
       return report(torch->what_without_backtrace(), kBugHelp, ExitCode::kBug);
+    }
+    if (const auto* file = dynamic_cast<const std::filesystem::filesystem_error*>(&error)) {
+      return report(str(file->path1().string(), ": ", file->code().message()),
+                    "check the path, and who may use it", ExitCode::kInput);
     }
     if (ours == nullptr) {
       return report(error.what(), kBugHelp, ExitCode::kBug);

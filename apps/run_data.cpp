@@ -120,7 +120,8 @@ int run_data_build(const DataBuildOptions& options) {
   spec.workers = options.workers;
   int64_t total = 0;
   for (const fs::path& input : spec.inputs) {
-    total += static_cast<int64_t>(fs::file_size(input));
+    std::error_code none;  // a pipe has no size
+    total += fs::is_regular_file(input, none) ? static_cast<int64_t>(fs::file_size(input)) : 0;
   }
   const auto start = std::chrono::steady_clock::now();
   BuildCounts counts;

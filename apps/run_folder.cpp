@@ -4,6 +4,11 @@
 #include "reknit/base/log.h"
 #include "reknit/base/write_error.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -25,27 +30,62 @@ void require_run_folder(const std::string& path) {
   }
 }
 
+// All but log.txt, which carries the lock.
+void empty_run_folder(const std::string& path) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+    if (entry.path().filename() == "log.txt") {
+      fs::resize_file(entry.path(), 0, error);
+    } else {
+      fs::remove_all(entry.path(), error);
+    }
+    if (error) {
+      throw UsageError(str("cannot empty the run folder ", path, ": ", error.message()),
+                       "name a folder whose content can be removed");
+    }
+  }
+}
+
 }  // namespace
 
 RunFolder::RunFolder(std::string path, bool overwrite) : path_(std::move(path)) {
   if (!exists()) {
     return;
   }
-  std::error_code error;
   if (overwrite) {
     require_run_folder(path_);
-    fs::remove_all(path_, error);
-    if (error) {
-      throw UsageError(str("cannot empty the run folder ", path_, ": ", error.message()),
-                       "name a folder whose content can be removed");
-    }
   }
+  std::error_code error;
   fs::create_directories(path_, error);
   if (error) {
     throw UsageError(str("cannot create the run folder ", path_, ": ", error.message()),
                      "name a folder that can be written");
   }
+  lock();
+  if (overwrite) {
+    empty_run_folder(path_);
+  }
   set_log_file(file("log.txt"));
+}
+
+void RunFolder::lock() {
+  const std::string log = file("log.txt");
+  lock_ = ::open(log.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (lock_ < 0) {
+    throw UsageError(str("cannot create ", log, ": ", std::strerror(errno)),
+                     "name a folder that can be written");
+  }
+  if (::flock(lock_, LOCK_EX | LOCK_NB) == 0) {
+    return;
+  }
+  const int reason = errno;
+  if (reason == EWOULDBLOCK) {
+    ::close(lock_);
+    throw UsageError(str("another run writes into --out ", path_, " at this moment"),
+                     "wait for its end, or pass another --out");
+  }
+  log_info("--out ", path_, " cannot be locked (", std::strerror(reason),
+           "): make sure that no other run writes into it");
 }
 
 RunFolder::~RunFolder() {
@@ -56,6 +96,9 @@ RunFolder::~RunFolder() {
   }
   if (exists()) {
     set_log_file("");
+  }
+  if (lock_ >= 0) {
+    ::close(lock_);
   }
 }
 

@@ -12,7 +12,8 @@ namespace reknit {
 /// are continued. An empty path makes every call a no-op.
 class RunFolder {
  public:
-  /// Creates the folder (UsageError if that fails) and starts log.txt.
+  /// Creates the folder (UsageError if that fails) and starts log.txt, which is locked until
+  /// the end: UsageError if another run, on whatever machine, holds it.
   /// `overwrite` clears what an earlier run left: UsageError for any other content.
   RunFolder(std::string path, bool overwrite);
   ~RunFolder();
@@ -30,9 +31,11 @@ class RunFolder {
   void write(const std::string& name, const std::string& text) const;
 
  private:
+  void lock();
   void append(std::FILE*& file, const std::string& name, const std::string& lines);
 
   std::string path_;
+  int lock_ = -1;
   std::FILE* metrics_ = nullptr;
   std::FILE* samples_ = nullptr;
 };

@@ -54,8 +54,27 @@ SamplingSettings sampling_settings(const Job& job, const ModelSpec& spec) {
           .top_k = o.sampling.top_k,
           .top_p = o.sampling.top_p,
           .seed = static_cast<uint64_t>(o.seed),
-          .eos = end_token(spec, job.tokenizer),
+          .eos = end_token(job.folder, job.tokenizer),
           .vocab = spec.vocab};
+}
+
+// What generation would refuse as well, by the prompt's place.
+void check_prompt(const Row& row, const std::vector<int64_t>& tokens, const ModelSpec& spec,
+                  int64_t max_new_tokens) {
+  const auto length = static_cast<int64_t>(tokens.size());
+  if (length == 0) {
+    row.fail("the prompt has no tokens");
+  }
+  for (const int64_t token : tokens) {
+    if (token >= spec.vocab) {
+      row.fail(str("token ", token, " is outside the model's vocabulary of ", spec.vocab));
+    }
+  }
+  if (spec.max_positions > 0 && length + max_new_tokens > spec.max_positions) {
+    throw UsageError(str(row.place, ": a prompt of ", length, " tokens and an answer of ",
+                         max_new_tokens, " exceed the model's ", spec.max_positions, " positions"),
+                     "shorten the prompt or lower --max-new-tokens");
+  }
 }
 
 // One rank's share of the answers; the text of all of them where rank 0 asks.
@@ -116,8 +135,10 @@ int run_generate(const GenerateOptions& options) {
   }
   const std::vector<Row> rows = read_prompts(options);
   Job job{options, folder, tokenizer, rows, {}};
+  const ModelSpec spec = model_spec(folder, false);
   for (const Row& row : rows) {
     job.prompts.push_back(prompt_tokens(row, tokenizer));
+    check_prompt(row, job.prompts.back(), spec, options.max_new_tokens);
   }
   std::string result;
   TraceFile trace(options);

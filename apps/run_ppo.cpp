@@ -79,7 +79,7 @@ PpoSettings ppo_settings(const PpoOptions& o, const PpoInputs& inputs, int64_t s
                        .top_k = o.sampling.top_k,
                        .top_p = o.sampling.top_p,
                        .seed = static_cast<uint64_t>(o.seed),
-                       .eos = end_token(spec, inputs.tokenizer),
+                       .eos = end_token(inputs.actor, inputs.tokenizer),
                        .vocab = spec.vocab};
   settings.global_batch = global_batch(o);
   settings.minibatch = minibatch(o);

@@ -1,6 +1,7 @@
 #include "apps/score_flags.h"
 
 #include "apps/model_settings.h"
+#include "apps/outputs.h"
 #include "apps/validators.h"
 
 #include <memory>
@@ -19,6 +20,10 @@ void finish(ScoreOptions& o) {
   require_files("--input", o.inputs);
   require_out_file("--out", o.out);
   finish_run(o);
+  std::vector<std::string> inputs = {o.model_dir, o.tokenizer_dir, o.config_file};
+  inputs.insert(inputs.end(), o.inputs.begin(), o.inputs.end());
+  keep_inputs_from_file("--out", o.out, inputs);
+  keep_inputs_from_file("--trace", o.trace_file, inputs);
   SettingsRequest request;
   request.trains = false;
   resolve_model_settings(o, request, o.settings);

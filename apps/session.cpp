@@ -4,12 +4,14 @@
 #include "apps/report_error.h"
 #include "apps/shared_flags.h"
 #include "reknit/base/atomic_file.h"
+#include "reknit/base/log.h"
 #include "reknit/base/write_error.h"
 #include "reknit/checkpoint/hf_config.h"
 #include "reknit/models/name_map.h"
 #include "reknit/optim/configured.h"
 
 #include <ATen/ATen.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -28,6 +30,25 @@ std::optional<at::ScalarType> reduce_dtype(const DeepSpeedConfig& config) {
     return std::nullopt;
   }
   return scalar_type(precision_named(*name));
+}
+
+// generation_config.json's end token, which transformers lets win; nothing if it names none.
+std::optional<int64_t> generation_end(const HfFolder& folder) {
+  const nlohmann::json& config = folder.generation_config();
+  const auto found = config.is_object() ? config.find("eos_token_id") : config.end();
+  if (found == config.end() || found->is_null()) {
+    return std::nullopt;
+  }
+  const bool several = found->is_array() && !found->empty();
+  const nlohmann::json& value = several ? found->front() : *found;
+  require<InputError>(value.is_number_integer(), folder.path(),
+                      "/generation_config.json: eos_token_id must be a token id, not ",
+                      found->dump());
+  if (several && found->size() > 1) {
+    log_once(folder.path(), "/generation_config.json names the end tokens ", found->dump(),
+             ": only the first ends an answer");
+  }
+  return value.get<int64_t>();
 }
 
 }  // namespace
@@ -142,8 +163,9 @@ std::vector<int64_t> prompt_tokens(const Row& row, const std::optional<Tokenizer
   row.fail("has no prompt");
 }
 
-int64_t end_token(const ModelSpec& spec, const std::optional<Tokenizer>& tokenizer) {
-  return spec.eos >= 0 || !tokenizer ? spec.eos : tokenizer->eos().value_or(-1);
+int64_t end_token(const HfFolder& folder, const std::optional<Tokenizer>& tokenizer) {
+  const int64_t named = generation_end(folder).value_or(model_spec(folder, false).eos);
+  return named >= 0 || !tokenizer ? named : tokenizer->eos().value_or(-1);
 }
 
 void print_result(const std::string& text) {

@@ -1,9 +1,9 @@
 #include "apps/shared_flags.h"
 
+#include "apps/outputs.h"
 #include "apps/validators.h"
 #include "reknit/checkpoint/hf_folder.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -20,7 +20,7 @@ bool has_content(const std::string& folder) {
 
 void add_seed_flag(CLI::App& app, int64_t& seed) {
   app.add_option("--seed", seed, "Key of every random stream")
-      ->check(at_least(0, INT64_MAX))
+      ->check(at_least(0, INT64_MAX - 1))
       ->type_name("S")
       ->capture_default_str()
       ->group("Running");
@@ -147,22 +147,6 @@ void add_train_flags(CLI::App& app, TrainOptions& o) {
       ->group(folder);
 }
 
-void keep_inputs(const TrainOptions& o, std::vector<std::string> inputs) {
-  if (!o.overwrite || o.out.empty()) {
-    return;
-  }
-  const auto out = fs::weakly_canonical(o.out);
-  inputs.push_back(o.config_file);
-  for (const std::string& input : inputs) {
-    const auto path = fs::weakly_canonical(input);
-    const auto [end, rest] = std::mismatch(out.begin(), out.end(), path.begin(), path.end());
-    if (!input.empty() && end == out.end()) {
-      throw UsageError(str("--overwrite would remove the input ", input, " with --out ", o.out),
-                       "pass another --out");
-    }
-  }
-}
-
 void require_file(const std::string& flag, const std::string& path) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) {
@@ -179,20 +163,6 @@ void require_file(const std::string& flag, const std::string& path) {
 void require_files(const std::string& flag, const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
     require_file(flag, path);
-  }
-}
-
-void require_out_file(const std::string& flag, const std::string& path) {
-  if (path.empty()) {
-    return;
-  }
-  if (fs::is_directory(path)) {
-    throw UsageError(str(flag, " ", path, " is a folder, not a file"), "name a file in it");
-  }
-  const fs::path folder = fs::absolute(path).parent_path();
-  if (!fs::is_directory(folder)) {
-    throw UsageError(str(flag, " ", path, ": there is no folder ", folder.string()),
-                     "make it first");
   }
 }
 

@@ -28,15 +28,9 @@ void add_train_flags(CLI::App& app, TrainOptions& options);
 void finish_run(RunOptions& options);
 void finish_train(TrainOptions& options);
 
-/// --overwrite empties the run folder: UsageError if one of `inputs` or the config lies in it.
-void keep_inputs(const TrainOptions& options, std::vector<std::string> inputs);
-
 /// Throws InputError naming flag and path unless a file can be read there.
 void require_file(const std::string& flag, const std::string& path);
 void require_files(const std::string& flag, const std::vector<std::string>& paths);
-
-/// Throws UsageError naming the flag unless a file could be written at `path` (empty: none).
-void require_out_file(const std::string& flag, const std::string& path);
 
 /// The model folder for a path or a name in the local cache; empty stays empty. Throws
 /// InputError naming flag and path.

@@ -28,7 +28,14 @@ void install_stop_signals() {
   action.sa_handler = on_signal;
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
-  for (const int number : {SIGTERM, SIGUSR1, SIGINT}) {
+  struct sigaction before {};
+  // Under nohup a lost terminal is to be ignored.
+  const bool ignores_hangup =
+      sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler == SIG_IGN;
+  for (const int number : {SIGTERM, SIGUSR1, SIGINT, SIGHUP}) {
+    if (number == SIGHUP && ignores_hangup) {
+      continue;
+    }
     require<UsageError>(sigaction(number, &action, nullptr) == 0, "signal ", number,
                         " cannot be handled");
   }
@@ -46,6 +53,8 @@ const char* stop_reason() noexcept {
       return "SIGUSR1";
     case SIGINT:
       return "Ctrl-C";
+    case SIGHUP:
+      return "SIGHUP";
     default:
       return "";
   }

@@ -194,7 +194,7 @@ void TrainRun::resume() {
     folder_.resume_after(step_);
   }
   log_once("resumed after step ", step_, " from ", *path,
-           step_ < plan_.steps ? "" : str(": all ", plan_.steps, " steps of this command are done"));
+           step_ < plan_.steps ? "" : str(": nothing is left of the ", plan_.steps, " steps"));
 }
 
 int64_t TrainRun::take_deepspeed(const std::string& path) {

@@ -150,6 +150,7 @@ void copy_file(const std::string& from, const std::string& to) {
 
 AtomicFolder::AtomicFolder(std::string path, IfPresent if_present)
     : path_(without_trailing_slash(std::move(path))), if_present_(if_present) {
+  require<UsageError>(!path_.empty(), "the name of the folder to write is empty");
   std::error_code error;
   fs::create_directories(parent_of(path_), error);
   if (error) {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "reknit/base/error.h"
+#include "reknit/base/json_problem.h"
 #include "reknit/base/mapped_file.h"
 
 namespace reknit {
@@ -34,10 +35,7 @@ Any parse(std::string_view text, const std::string& where) {
   try {
     return Any::parse(text.begin(), text.end(), watch);
   } catch (const nlohmann::json::exception& error) {
-    const std::string message = error.what();  // "[json.exception.KIND] ..."
-    const size_t start = message.find("] ");
-    throw InputError(str(where, " is not valid JSON: ",
-                         start == std::string::npos ? message : message.substr(start + 2)));
+    throw InputError(str(where, " is not valid JSON: ", json_problem(error)));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include "reknit/base/atomic_file.h"
 #include "reknit/base/error.h"
+#include "reknit/base/json_problem.h"
 #include "reknit/base/log.h"
 #include "reknit/base/mapped_file.h"
 #include "reknit/checkpoint/checksum.h"
@@ -133,7 +134,7 @@ Manifest read_manifest(const std::string& folder) {
     }
     return manifest;
   } catch (const nlohmann::json::exception& error) {
-    throw InputError(str(path, " is damaged: ", error.what()));
+    throw InputError(str(path, " is damaged: ", json_problem(error)));
   }
 }
 
@@ -171,7 +172,7 @@ std::optional<std::string> find_newest_whole(const std::string& out_dir) {
   }
   if (damaged > 0) {
     throw InputError(str("none of the ", damaged, " checkpoints in ", out_dir, " is whole"),
-                     "bring back their files, or move the folders away to start afresh");
+                     "bring back their files; --overwrite or another --out starts again");
   }
   return std::nullopt;
 }

@@ -85,7 +85,7 @@ class Reader {
       const KeySpec* key = find_key(path);
       if (key == nullptr) {
         const std::string near = nearest_key(path);
-        wrong(path, value, "there is no such key",
+        wrong(path, value, name.empty() ? "there is no key without a name" : "there is no such key",
               near.empty() ? "" : str("did you mean ", near, "?"));
       } else if (key->kind == KeyKind::kSection) {
         section(*key, path, value);

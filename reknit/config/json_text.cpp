@@ -1,6 +1,7 @@
 #include "reknit/config/json_text.h"
 
 #include "reknit/base/error.h"
+#include "reknit/base/json_problem.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -132,7 +133,7 @@ class Builder : public json::json_sax_t {
 
   bool parse_error(size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
-    std::string what = error.what();
+    std::string what = json_problem(error);
     if (const size_t colon = what.find(": "); colon != std::string::npos) {
       what = what.substr(colon + 2);  // nlohmann heads it with its own line and column
     }
@@ -182,7 +183,8 @@ class Builder : public json::json_sax_t {
     std::string out;
     for (const Level& level : levels_) {
       if (level.value->is_array()) {
-        out += str("[", level.value->size() - 1, "]");
+        // What is read now is in all but the innermost already.
+        out += str("[", level.value->size() - (&level == &levels_.back() ? 0 : 1), "]");
       } else {
         out += (out.empty() ? "" : ".") + level.key;
       }

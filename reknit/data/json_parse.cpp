@@ -3,16 +3,11 @@
 #include <nlohmann/json.hpp>
 
 #include "reknit/base/error.h"
+#include "reknit/base/json_problem.h"
 
 namespace reknit {
 
 using nlohmann::json;
-
-std::string json_problem(const std::exception& error) {
-  const std::string message = error.what();  // "[json.exception.KIND] ..."
-  const size_t start = message.find("] ");
-  return start == std::string::npos ? message : message.substr(start + 2);
-}
 
 json parse_foreign_json(std::string_view text, const std::string& place) {
   constexpr int kMaxDepth = 256;

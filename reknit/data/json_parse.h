@@ -11,7 +11,4 @@ namespace reknit {
 /// that copying or printing it could end the process.
 nlohmann::json parse_foreign_json(std::string_view text, const std::string& place);
 
-/// What nlohmann::json says is wrong, without its own tags.
-std::string json_problem(const std::exception& error);
-
 }  // namespace reknit

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "reknit/base/error.h"
+#include "reknit/base/json_problem.h"
 #include "reknit/data/json_parse.h"
 #include "reknit/data/lines.h"
 

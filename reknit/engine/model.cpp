@@ -71,6 +71,9 @@ LoadPlan plan_load(const Model& model, const HfFolder& folder, ValueHead head) {
     } else if (folder.find(name)->shape != shape) {
       wrong += str(wrong.empty() ? "" : "; ", name, " is ", shape_text(folder.find(name)->shape),
                    " where the configuration asks for ", shape_text(shape));
+    } else if (!c10::isFloatingType(folder.find(name)->dtype)) {
+      wrong += str(wrong.empty() ? "" : "; ", name, " holds ",
+                   c10::toString(folder.find(name)->dtype), " numbers, which are no weights");
     }
   }
   require<InputError>(wrong.empty(), folder.path(),

@@ -1,5 +1,6 @@
 #include "reknit/engine/run_export.h"
 
+#include "reknit/base/json_problem.h"
 #include "reknit/checkpoint/json_text.h"
 #include "reknit/checkpoint/run_folder.h"
 #include "reknit/checkpoint/shards.h"
@@ -180,7 +181,7 @@ RunExported export_run(const RunExport& request) {
     done.step = state.at("step").get<int64_t>();
     return done;
   } catch (const Json::exception& error) {
-    throw InputError(str(path, " is damaged: ", error.what()), "name another checkpoint");
+    throw InputError(str(path, " is damaged: ", json_problem(error)), "name another checkpoint");
   }
 }
 

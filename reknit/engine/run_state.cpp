@@ -1,6 +1,7 @@
 #include "reknit/engine/run_state.h"
 
 #include "reknit/base/atomic_file.h"
+#include "reknit/base/json_problem.h"
 #include "reknit/base/log.h"
 #include "reknit/checkpoint/run_folder.h"
 #include "reknit/checkpoint/shards.h"
@@ -157,7 +158,7 @@ nlohmann::json load_run(RunState& run, const std::string& path) {
     try {
       return load_together(run, path);
     } catch (const Json::exception& error) {
-      throw InputError(str(path, " is damaged: ", error.what()),
+      throw InputError(str(path, " is damaged: ", json_problem(error)),
                        "remove it; --resume auto takes the newest checkpoint that is whole");
     }
   });

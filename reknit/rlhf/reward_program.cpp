@@ -121,7 +121,7 @@ void ProgramReward::start(const std::vector<std::string>& arguments) {
   sigset_t signals;
   sigemptyset(&signals);
   posix_spawnattr_setsigmask(&attributes, &signals);
-  for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGPIPE}) {
+  for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGPIPE}) {
     sigaddset(&signals, number);
   }
   posix_spawnattr_setsigdefault(&attributes, &signals);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "reknit/base/error.h"
+#include "reknit/base/json_problem.h"
 #include "reknit/text/added_tokens.h"
 
 namespace reknit {
@@ -35,7 +36,7 @@ class TokenizerJsonReader {
     try {
       return json::parse(text);
     } catch (const json::exception& error) {
-      fail(str("is no JSON: ", error.what()));
+      fail(str("is no JSON: ", json_problem(error)));
     }
   }
 

@@ -177,7 +177,8 @@ def test_bad_input_to_export_is_a_sentence_with_its_code(trained, ppo_run, tmp_p
     refused(2, "one of fp32, bf16, fp16", trained, "--dtype", "int8", "--out", out)
     refused(2, "is not empty", trained, "--out", trained / "model")
     for over in (trained, trained / "step-000006", trained / "step-000006" / "model.hf"):
-        refused(2, "lies over the checkpoint", trained, "--overwrite", "--out", over)
+        refused(2, str(over), trained, "--overwrite", "--out", over)
+        assert (trained / "step-000006" / "model.hf" / "config.json").exists()
     assert not out.exists()
 
     torn = tmp_path / "torn"

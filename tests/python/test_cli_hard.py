@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import stat
 import subprocess
@@ -335,3 +336,226 @@ def test_of_several_processes_the_first_one_streams(writer):
     assert [process.returncode for process in ranks] == [0, 0], said
     assert said[0][0] == reknit(*streamed(writer)).stdout
     assert said[1][0] == ""
+
+
+def model_copy(models, folder):
+    shutil.copytree(models / "actor", folder)
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def unchanged(folder, before):
+    return {name: (folder / name).read_bytes() for name in before} == before
+
+
+@pytest.mark.parametrize("command", ["generate", "score"])
+@pytest.mark.parametrize("flag", ["--out", "--trace"])
+def test_no_output_takes_the_place_of_an_input(models, tmp_path, command, flag):
+    before = model_copy(models, tmp_path / "model")
+    rows = tmp_path / "rows.jsonl"
+    shutil.copy(models / "prompts.jsonl", rows)
+    (tmp_path / "link.jsonl").symlink_to(rows)
+    reads = {"generate": ("--max-new-tokens", 2, "--prompts"), "score": ("--input",)}[command]
+    for taken in (rows, tmp_path / "link.jsonl", *(tmp_path / "model" / name for name in before)):
+        result = reknit(command, "--model", tmp_path / "model", *reads, rows, flag, taken)
+        refused(result, 2, f"{flag} {taken} would replace ")
+    assert unchanged(tmp_path / "model", before)
+    assert rows.read_bytes() == (models / "prompts.jsonl").read_bytes()
+    free = tmp_path / "free.jsonl"
+    for _ in range(2):  # an older output is replaced
+        result = reknit(command, "--model", tmp_path / "model", *reads, rows, flag, free)
+        assert result.returncode == 0, result.stderr
+
+
+def test_token_files_do_not_take_the_place_of_their_text(models, tmp_path):
+    (tmp_path / "tokenizer.json").write_text(json.dumps(byte_level_tokenizer({"a": 0}, [])))
+    text = tmp_path / "x.bin"
+    text.write_text('{"text": "a"}\n')
+    build = ("data", "build", "--input", text, "--tokenizer", tmp_path, "--out", tmp_path / "x")
+    refused(reknit(*build, "--overwrite"), 2, "x.bin would replace the input ")
+    assert text.read_text() == '{"text": "a"}\n'
+
+
+def test_overwrite_of_a_model_replaces_nothing_but_a_model(models, tmp_path):
+    before = model_copy(models, tmp_path / "home" / "model")
+    (tmp_path / "home" / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "home" / "thesis.txt").write_text("years of work")
+    init = ("init", "--overwrite", "--model")
+    for model in (tmp_path / "home/model", models / "config.json"):
+        for out in (tmp_path / "home", tmp_path):
+            result = reknit(*init, model, "--out", out)
+            refused(result, 2, ", which is no part of a model")
+    assert unchanged(tmp_path / "home/model", before)
+    assert (tmp_path / "home/thesis.txt").exists()
+    result = reknit(*init, models / "config.json", "--out", tmp_path / "home/model", "--seed", 5)
+    assert result.returncode == 0, result.stderr
+    assert not unchanged(tmp_path / "home/model", before)
+
+
+def test_a_run_does_not_replace_its_input_when_it_goes_on(models, tmp_path):
+    before = model_copy(models, tmp_path / "run" / "actor")
+    actor = ("--actor", tmp_path / "run/actor", "--critic", models / "critic")
+    result = reknit(
+        *("ppo", *actor, "--prompts", models / "prompts.jsonl", "--learning-rate", "1e-3"),
+        *("--device", "cpu", "--steps", 1, "--max-answer-seq-len", 4),
+        *("--out", tmp_path / "run", "--resume", "auto"),
+    )
+    refused(result, 2, "the run would replace its input ")
+    assert unchanged(tmp_path / "run/actor", before)
+
+
+def steps_of(folder):
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["step"] for line in lines]
+
+
+@pytest.mark.parametrize("more", [("--resume", "auto"), ("--overwrite",)])
+def test_a_second_run_in_the_same_folder_is_refused(models, tmp_path, more):
+    out = tmp_path / "run"
+    common = ("--out", out, "--max-answer-seq-len", 4, "--save-interval", 50)
+    command = ("ppo", "--actor", models / "actor", "--critic", models / "critic", "--device", "cpu")
+    command += ("--prompts", models / "prompts.jsonl", "--learning-rate", "1e-4")
+    first = subprocess.Popen(
+        [str(part) for part in (BINARY, *command, *common, "--steps", 100000)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=unlaunched() | {"OMP_NUM_THREADS": "1"},
+    )
+    try:
+        for _ in range(600):
+            if (out / "metrics.jsonl").exists():
+                break
+            time.sleep(0.05)
+        second = ppo(models, *common, "--steps", 3, *more)
+        refused(second, 2, "another run writes into --out ")
+        first.send_signal(signal.SIGHUP)  # its terminal is closed
+        assert first.wait(60) == 0
+    finally:
+        first.kill()
+    steps = steps_of(out)
+    assert steps == list(range(1, len(steps) + 1))
+    assert (out / "actor" / "model.safetensors").exists()
+    assert ppo(models, *common, "--steps", len(steps) + 1, *more).returncode == 0
+
+
+def test_a_path_that_cannot_be_looked_at_is_no_bug_of_ours(models, tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    for bad in (tmp_path / "loop", "x" * 300):
+        for line in (
+            ("generate", "--model", bad, "--prompt", "x", "--max-new-tokens", 2),
+            ("score", "--model", models / "actor", "--input", bad),
+            ("score", "--model", models / "actor", "--input", models / "prompts.jsonl")
+            + ("--out", bad),
+        ):
+            refused(reknit(*line), 3, str(bad))
+
+
+def test_text_comes_from_a_pipe_as_well(models, tmp_path):
+    (tmp_path / "tokenizer.json").write_text(json.dumps(byte_level_tokenizer({"a": 0}, [])))
+    build = (BINARY, "data", "build", "--tokenizer", tmp_path, "--out", tmp_path / "x")
+    built = subprocess.run(
+        [*map(str, build), "--no-append-eod", "--input", "/dev/stdin"],
+        input='{"text": "a"}\n',
+        text=True,
+        capture_output=True,
+        timeout=60,
+        env=unlaunched(),
+    )
+    assert built.returncode == 0, built.stderr
+    assert "1 documents" in built.stdout
+
+
+def test_weights_of_whole_numbers_are_refused(models, tmp_path):
+    before = model_copy(models, tmp_path / "actor")
+    whole = before["model.safetensors"].replace(b'"F32"', b'"I32"', 1)
+    (tmp_path / "actor/model.safetensors").write_bytes(whole)
+    result = reknit("score", "--model", tmp_path / "actor", "--input", models / "prompts.jsonl")
+    refused(result, 3, "holds Int numbers, which are no weights")
+
+
+ROWS = [
+    ('{"tokens": []}', 3, "rows.jsonl, line 2: the prompt has no tokens"),
+    ('{"tokens": [50]}', 3, "rows.jsonl, line 2: token 50 is outside the model's vocabulary of 50"),
+    ('{"tokens": [5%s]}' % (", 5" * 63), 2, "rows.jsonl, line 2: a prompt of 64 tokens"),
+]
+
+
+@pytest.mark.parametrize("row,code,said", ROWS)
+def test_a_prompt_that_cannot_be_is_named_by_file_and_line(models, tmp_path, row, code, said):
+    (tmp_path / "rows.jsonl").write_text('{"tokens": [5]}\n' + row + "\n")
+    command = ("generate", "--model", models / "actor", "--max-new-tokens", 2, "--prompts")
+    refused(reknit(*command, tmp_path / "rows.jsonl"), code, said)
+
+
+def test_the_end_token_is_that_of_generation_config(models, tmp_path):
+    model_copy(models, tmp_path / "actor")
+    command = ("generate", "--model", tmp_path / "actor", "--max-new-tokens", 4, "--prompts")
+    free = json.loads(reknit(*command, models / "prompts.jsonl").stdout)
+    ends = free["tokens"][0]
+    for named in (ends, [ends, 7]):
+        config = tmp_path / "actor" / "generation_config.json"
+        config.write_text(json.dumps({"eos_token_id": named}))
+        answer = json.loads(reknit(*command, models / "prompts.jsonl").stdout)
+        assert (answer["tokens"], answer["finish"]) == ([ends], "eos")
+    config.write_text('{"eos_token_id": "end"}')
+    refused(reknit(*command, models / "prompts.jsonl"), 3, "eos_token_id must be a token id")
+
+
+LINES = [
+    (("--seed", 10**30), "must be at most"),
+    (("--seed", 1, "--seed", 1), "--seed is given more than once"),
+]
+
+
+@pytest.mark.parametrize("more,said", LINES)
+def test_a_flag_is_never_taken_for_something_else(models, more, said):
+    refused(reknit("score", "--model", models / "actor", "--input", "x", *more), 2, said)
+
+
+def test_a_broken_tokenizer_config_is_told_without_the_parsers_own_words(models, tmp_path):
+    model_copy(models, tmp_path / "actor")
+    (tmp_path / "actor" / "tokenizer.json").write_text(json.dumps(byte_level_tokenizer({}, [])))
+    (tmp_path / "actor" / "tokenizer_config.json").write_text("{")
+    result = reknit("score", "--model", tmp_path / "actor", "--input", models / "prompts.jsonl")
+    refused(result, 3, "tokenizer_config.json: is no JSON: ")
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_again(models, tmp_path):
+    common = ("--out", tmp_path / "run", "--max-answer-seq-len", 4, "--save-interval", 1)
+    assert ppo(models, *common, "--steps", 2).returncode == 0
+    done = ppo(models, *common, "--steps", 2, "--resume", "auto")
+    assert done.returncode == 0 and "nothing is left of the 2 steps" in done.stderr
+    for state in (tmp_path / "run").glob("step-*/state.json"):
+        state.unlink()
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    result = ppo(models, *common, "--steps", 3, "--resume", "auto")
+    refused(result, 3, "none of the 1 checkpoints in ")
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_name_in_a_config_neither_ends_the_line_nor_steers_the_terminal(tmp_path):
+    for text, said in (
+        ('{"train_batch_size": 4, "\\u0000": 1}', "\\x00"),
+        ('{"train_batch_size": 4, "\\u001b[2J": 1}', "\\x1b[2J"),
+        ('{"train_batch_size": 4, "": 1}', "there is no key without a name"),
+        ("[" * 1000, "[0] is nested"),
+    ):
+        (tmp_path / "c.json").write_text(text)
+        result = reknit("check", "--config", tmp_path / "c.json", "--ranks", 2)
+        refused(result, 2, said)
+        assert not set(result.stderr) & {"\x00", "\x1b"}
+
+
+def test_a_host_that_is_not_there_is_told_without_a_stack(models):
+    result = reknit(
+        *("score", "--model", models / "actor", "--input", models / "prompts.jsonl"),
+        *("--timeout", 1),
+        env={
+            "RANK": "1",
+            "LOCAL_RANK": "1",
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "no-such-host.invalid",
+            "MASTER_PORT": "29986",
+        },
+    )
+    refused(result, 4, "ranks missing: 0 of 2")
