@@ -34,18 +34,20 @@ std::optional<at::Tensor> skinny_linear(const at::Tensor& x, const at::Tensor& w
 Normed layer_norm(const at::Tensor& x, const Param& weight, const Param& bias, double eps);
 at::Tensor layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, const Normed& saved,
                                const Param& weight, const at::Tensor& d_weight,
-                               const at::Tensor& d_bias);
+                               const at::Tensor& d_bias, const at::Tensor& d_residual);
 at::Tensor embedding(const at::Tensor& ids, const at::Tensor& table, int64_t shift,
                      const at::Tensor& base);
 void embedding_backward(const at::Tensor& dy, const at::Tensor& ids, const at::Tensor& d_table);
 
-/// Whether the fused attention takes these heads: 16 bits, no slopes, sizes that are
-/// multiples of 8 and at most 256.
-bool fused_attention_takes(const Heads& in, const at::Tensor& slopes);
-AttentionOut fused_attention(const Heads& in, const Packing& packing, double scale);
+/// Whether a fused attention takes these heads: 16 bits, no slopes, sizes that are
+/// multiples of 8 and at most 256; or what cudnn_attention.h says.
+bool fused_attention_takes(const Heads& in, const Packing& packing, const at::Tensor& slopes);
+AttentionOut fused_attention(const Heads& in, const Packing& packing, double scale,
+                             const at::Tensor& slopes);
 /// Writes the gradients to the views `grads`.
 void fused_attention_backward(const at::Tensor& d_out, const Heads& in, const AttentionOut& saved,
-                              const Packing& packing, double scale, const Heads& grads);
+                              const Packing& packing, double scale, const at::Tensor& slopes,
+                              const Heads& grads);
 
 void cache_prompts(const Heads& in, const Packing& packing, const at::Tensor& slots,
                    const KvLayer& cache);

@@ -155,9 +155,9 @@ Normed layer_norm(const at::Tensor& x, const ParamView& weight, const ParamView&
 
 at::Tensor layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, const Normed& saved,
                                const ParamView& weight, const at::Tensor& d_weight,
-                               const at::Tensor& d_bias) {
+                               const at::Tensor& d_bias, const at::Tensor& d_residual) {
   if (x.is_cuda()) {
-    return cuda::layer_norm_backward(dy, x, saved, value(weight), d_weight, d_bias);
+    return cuda::layer_norm_backward(dy, x, saved, value(weight), d_weight, d_bias, d_residual);
   }
   const std::vector<int64_t> column = {x.size(0), 1};
   const auto [dx, weight_sums, bias_sums] = at::native_layer_norm_backward(
@@ -167,7 +167,8 @@ at::Tensor layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, const 
     d_weight.add_(weight_sums);
   }
   add_column_sums(d_bias, dy);
-  return dx.to(x.scalar_type());
+  const at::Tensor rounded = dx.to(x.scalar_type());
+  return d_residual.defined() ? rounded.add_(d_residual) : rounded;
 }
 
 at::Tensor embedding(const at::Tensor& ids, const ParamView& table, int64_t shift,

@@ -44,10 +44,11 @@ struct Normed {
 
 /// (x - mean) * rstd * weight + bias over the last dimension.
 Normed layer_norm(const at::Tensor& x, const ParamView& weight, const ParamView& bias, double eps);
-/// -> dx [N, H]. `x` is the input of the forward.
+/// -> dx [N, H], plus `d_residual` [N, H] where it is defined: the gradient that reaches x past
+/// the norm. `x` is the input of the forward.
 at::Tensor layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, const Normed& saved,
                                const ParamView& weight, const at::Tensor& d_weight,
-                               const at::Tensor& d_bias);
+                               const at::Tensor& d_bias, const at::Tensor& d_residual = {});
 
 /// ids [N] int64, table [V, H] -> base [N, H] (may be undefined) + rows ids + shift of the
 /// table [N, H]. An id without a row throws on CPU and gives NaN on CUDA.

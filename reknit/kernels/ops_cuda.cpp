@@ -45,7 +45,7 @@ Normed layer_norm(const at::Tensor& x, const Param& weight, const Param& bias, d
 
 at::Tensor layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, const Normed& saved,
                                const Param& weight, const at::Tensor& d_weight,
-                               const at::Tensor& d_bias) {
+                               const at::Tensor& d_bias, const at::Tensor& d_residual) {
   const at::Tensor rows = x.contiguous();
   const at::Tensor grads = dy.contiguous();
   at::Tensor dx = at::empty_like(rows);
@@ -58,6 +58,8 @@ at::Tensor layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, const 
   args.weight = data_or_null(weight);
   args.mean = saved.mean.const_data_ptr<float>();
   args.rstd = saved.rstd.const_data_ptr<float>();
+  const at::Tensor added = d_residual.defined() ? d_residual.contiguous() : d_residual;
+  args.d_residual = data_or_null(added);
   args.dx = dx.mutable_data_ptr();
   args.d_weight = mutable_or_null(d_weight);
   args.d_bias = mutable_or_null(d_bias);

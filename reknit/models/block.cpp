@@ -50,7 +50,7 @@ class Residual {
     if (spec_.residual_after_norm) {
       return norm_backward(d_branch_input.add_(d_sum), saved, gradients);
     }
-    return norm_backward(d_branch_input, saved, gradients).add_(d_sum);
+    return norm_backward(d_branch_input, saved, gradients, d_sum);
   }
 
  private:
@@ -61,11 +61,11 @@ class Residual {
     return saved.normed.y;
   }
 
-  at::Tensor norm_backward(const at::Tensor& d_y, ResidualSaved& saved,
-                           const Gradients& gradients) const {
+  at::Tensor norm_backward(const at::Tensor& d_y, ResidualSaved& saved, const Gradients& gradients,
+                           const at::Tensor& d_residual = {}) const {
     at::Tensor d_x =
         ops::layer_norm_backward(d_y, saved.norm_input, saved.normed, params_[norm_weight_],
-                                 gradients[norm_weight_], gradients[norm_weight_ + 1]);
+                                 gradients[norm_weight_], gradients[norm_weight_ + 1], d_residual);
     saved.norm_input.reset();
     saved.normed = {};
     return d_x;
