@@ -19,6 +19,12 @@ void add_column_sums(const at::Tensor& d_bias, const at::Tensor& dy);
 
 using Param = std::optional<at::Tensor>;
 
+/// dy and x contiguous; dy becomes dx.
+void activation_backward_(const at::Tensor& dy, const at::Tensor& x, Activation kind,
+                          const at::Tensor& d_bias);
+/// y [N, out] += bias + residual, rounded once; y contiguous.
+void add_residual(const at::Tensor& y, const Param& bias, const at::Tensor& residual);
+
 /// What goes on around a product of few rows.
 struct SkinnyOptions {
   Param bias;

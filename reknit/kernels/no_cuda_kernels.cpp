@@ -19,6 +19,12 @@ std::optional<at::Tensor> skinny_linear(const at::Tensor&, const at::Tensor&,
                                         const SkinnyOptions&) {
   absent();
 }
+void activation_backward_(const at::Tensor&, const at::Tensor&, Activation, const at::Tensor&) {
+  absent();
+}
+void add_residual(const at::Tensor&, const Param&, const at::Tensor&) {
+  absent();
+}
 Normed layer_norm(const at::Tensor&, const Param&, const Param&, double) {
   absent();
 }

@@ -10,7 +10,7 @@ namespace reknit::kernels {
 namespace {
 
 constexpr int kMaxThreads = 512;
-constexpr int64_t kMaxPartials = 528;  // four blocks for each multiprocessor
+constexpr int64_t kMaxPartials = 264;  // two blocks for each multiprocessor
 constexpr int kRowWarps = 4;           // of a block whose warps have a row each
 constexpr int kMaxLanePacks = 8;       // of such a row
 constexpr int64_t kFewRows = 512;      // so few get a block each, which answers sooner
@@ -55,7 +55,8 @@ __device__ void load_weights(const T* weights, int64_t at, float fallback, bool 
 
 /// Many rows: a warp for each, so that nothing waits for a block.
 template <class T, int kSize, int kPacks>
-__global__ void __launch_bounds__(kWarp* kRowWarps) rows_kernel(LayerNorm a, bool packed_weights) {
+__global__ void __launch_bounds__(kWarp* kRowWarps, 5)
+    rows_kernel(LayerNorm a, bool packed_weights) {
   const int lane = threadIdx.x % kWarp;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / kWarp;
   if (row >= a.rows) {
@@ -163,93 +164,117 @@ struct ParamSums {
   float bias[kPacks][kSize] = {};
 };
 
-/// The block's sums of two values, in a fixed order; every thread gets them. `scratch` may not
-/// be reused before the block's next call with another one.
-__device__ inline float2 block_sums(float2 value, float2* scratch) {
-  value.x = warp_reduce(value.x, Sum{});
-  value.y = warp_reduce(value.y, Sum{});
+/// The block's sums of kCount pairs, in a fixed order; every thread gets them. `scratch` may not
+/// be used again before the block's next call, which takes another one.
+template <int kCount>
+__device__ void block_sums(float2 (&values)[kCount], float2 (*scratch)[kCount]) {
+#pragma unroll
+  for (float2& value : values) {
+    value.x = warp_reduce(value.x, Sum{});
+    value.y = warp_reduce(value.y, Sum{});
+  }
   if (threadIdx.x % kWarp == 0) {
-    scratch[threadIdx.x / kWarp] = value;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      scratch[threadIdx.x / kWarp][i] = values[i];
+    }
   }
   __syncthreads();
-  float2 sum = {0, 0};
-  for (int warp = 0; warp < static_cast<int>(blockDim.x) / kWarp; ++warp) {
-    sum.x += scratch[warp].x;
-    sum.y += scratch[warp].y;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    values[i] = {0, 0};
+    for (int warp = 0; warp < static_cast<int>(blockDim.x) / kWarp; ++warp) {
+      values[i].x += scratch[warp][i].x;
+      values[i].y += scratch[warp][i].y;
+    }
   }
-  return sum;
 }
 
-/// A row of the backward: what is read of it.
+/// What the backward reads of a row.
 template <class T, int kSize, int kPacks>
 struct BackwardRow {
-  Share<T, kSize, kPacks> grad, in;
+  Share<T, kSize, kPacks> grad, in, residual;
   float mean = 0, rstd = 0;
 
   __device__ void load(const LayerNormBackward& a, int64_t row) {
-    if (row < a.rows) {
-      grad.load(static_cast<const T*>(a.dy) + row * a.width, a.width);
-      in.load(static_cast<const T*>(a.x) + row * a.width, a.width);
-      mean = a.mean[row];
-      rstd = a.rstd[row];
+    grad.load(static_cast<const T*>(a.dy) + row * a.width, a.width);
+    in.load(static_cast<const T*>(a.x) + row * a.width, a.width);
+    if (a.d_residual != nullptr) {
+      residual.load(static_cast<const T*>(a.d_residual) + row * a.width, a.width);
     }
+    mean = a.mean[row];
+    rstd = a.rstd[row];
   }
 };
 
-/// Block b takes rows b, b + gridDim.x, ..., the next one loaded while one is worked on, and
-/// leaves its sums in scratch [b, 2, width].
+/// Rows that a block of the backward works on at once: as many as its registers hold, so that
+/// enough of them is on its way.
+template <int kPacks>
+constexpr int kRowsAtOnce = kPacks == 1 ? 3 : 1;
+
+/// Block b takes rows b, b + gridDim.x, ... and leaves its sums in scratch [b, 2, width].
 template <class T, int kSize, int kPacks>
-__global__ void __launch_bounds__(kMaxThreads)
+__global__ void __launch_bounds__(kPacks == 1 ? kMaxThreads / 2 : kMaxThreads, kPacks == 1 ? 2 : 1)
     backward_kernel(LayerNormBackward a, bool packed_weights) {
   using Row = Share<T, kSize, kPacks>;
-  __shared__ float2 scratch[2][kMaxThreads / kWarp];
+  constexpr int kRows = kRowsAtOnce<kPacks>;
+  __shared__ float2 scratch[2][kMaxThreads / kWarp][kRows];
   ParamSums<kSize, kPacks> sums;
-  float scale[kPacks][kSize];
-#pragma unroll
-  for (int k = 0; k < kPacks; ++k) {
-    if (Row::place(k) < a.width) {
-      load_weights(static_cast<const T*>(a.weight), Row::place(k), 1.0f, packed_weights, scale[k]);
-    }
-  }
-  BackwardRow<T, kSize, kPacks> next;
-  next.load(a, blockIdx.x);
   int parity = 0;
-  for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x, parity ^= 1) {
-    const BackwardRow<T, kSize, kPacks> now = next;
-    Row add;
-    if (a.d_residual != nullptr) {
-      add.load(static_cast<const T*>(a.d_residual) + row * a.width, a.width);
+  for (int64_t first = blockIdx.x; first < a.rows; first += kRows * gridDim.x, parity ^= 1) {
+    BackwardRow<T, kSize, kPacks> rows[kRows];
+    float2 along[kRows] = {};  // one, and the normalised row
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (first + r * gridDim.x < a.rows) {
+        rows[r].load(a, first + r * gridDim.x);
+      }
     }
-    next.load(a, row + gridDim.x);
-    float2 along = {0, 0};  // one, and the normalised row
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
+      float scale[kSize];
       if (Row::place(k) < a.width) {
-        for (int i = 0; i < kSize; ++i) {
-          const float g = to_float(now.grad.pack[k].at[i]);
-          const float normed = (to_float(now.in.pack[k].at[i]) - now.mean) * now.rstd;
-          along.x += g * scale[k][i];
-          along.y += g * scale[k][i] * normed;
-          sums.weight[k][i] += g * normed;
-          sums.bias[k][i] += g;
+        load_weights(static_cast<const T*>(a.weight), Row::place(k), 1.0f, packed_weights, scale);
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          if (first + r * gridDim.x < a.rows) {
+            for (int i = 0; i < kSize; ++i) {
+              const float g = to_float(rows[r].grad.pack[k].at[i]);
+              const float x = to_float(rows[r].in.pack[k].at[i]);
+              const float normed = (x - rows[r].mean) * rows[r].rstd;
+              along[r].x += g * scale[i];
+              along[r].y += g * scale[i] * normed;
+              sums.weight[k][i] += g * normed;
+              sums.bias[k][i] += g;
+            }
+          }
         }
       }
     }
-    along = block_sums(along, scratch[parity]);
-    along.x /= static_cast<float>(a.width);
-    along.y /= static_cast<float>(a.width);
+    block_sums(along, scratch[parity]);
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
-      const int64_t at = Row::place(k);
-      if (at < a.width) {
-        Pack<T, kSize> out;
-        for (int i = 0; i < kSize; ++i) {
-          const float g = to_float(now.grad.pack[k].at[i]) * scale[k][i];
-          const float normed = (to_float(now.in.pack[k].at[i]) - now.mean) * now.rstd;
-          const float rest = a.d_residual == nullptr ? 0.0f : to_float(add.pack[k].at[i]);
-          out.at[i] = from_float<T>(now.rstd * (g - along.x - normed * along.y) + rest);
+      float scale[kSize];
+      if (Row::place(k) < a.width) {
+        load_weights(static_cast<const T*>(a.weight), Row::place(k), 1.0f, packed_weights, scale);
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          const int64_t row = first + r * gridDim.x;
+          if (row < a.rows) {
+            const float one = along[r].x / static_cast<float>(a.width);
+            const float line = along[r].y / static_cast<float>(a.width);
+            Pack<T, kSize> out;
+            for (int i = 0; i < kSize; ++i) {
+              const float g = to_float(rows[r].grad.pack[k].at[i]) * scale[i];
+              const float x = to_float(rows[r].in.pack[k].at[i]);
+              const float normed = (x - rows[r].mean) * rows[r].rstd;
+              const float rest =
+                  a.d_residual == nullptr ? 0.0f : to_float(rows[r].residual.pack[k].at[i]);
+              out.at[i] = from_float<T>(rows[r].rstd * (g - one - normed * line) + rest);
+            }
+            store_pack<T, kSize>(static_cast<T*>(a.dx) + row * a.width + Row::place(k), out);
+          }
         }
-        store_pack<T, kSize>(static_cast<T*>(a.dx) + row * a.width + at, out);
       }
     }
   }
@@ -362,8 +387,7 @@ void layer_norm_backward(Element element, const LayerNormBackward& a, cudaStream
                          weights_fit(a.weight, nullptr));
                 });
   });
-  add_partials(element, {a.scratch, partials, a.width, 2 * a.width}, a.d_weight, stream);
-  add_partials(element, {a.scratch + a.width, partials, a.width, 2 * a.width}, a.d_bias, stream);
+  add_partials(element, {a.scratch, partials, a.width, 2 * a.width}, a.d_weight, stream, a.d_bias);
 }
 
 }  // namespace reknit::kernels

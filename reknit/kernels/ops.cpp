@@ -104,7 +104,15 @@ at::Tensor linear_activation(const at::Tensor& x, const ParamView& weight, const
 at::Tensor linear_add(const at::Tensor& x, const ParamView& weight, const ParamView& bias,
                       const at::Tensor& residual) {
   const auto skinny = skinny_linear(x, weight, bias, {.residual = residual});
-  return skinny ? *skinny : linear(x, weight, bias).add_(residual);
+  if (skinny) {
+    return *skinny;
+  }
+  if (x.is_cuda() && x.numel() > 0) {  // the product is faster without a bias of its own
+    const at::Tensor y = at::mm(x, weight.read().t());
+    cuda::add_residual(y, value(bias), residual);
+    return y;
+  }
+  return linear(x, weight, bias).add_(residual);
 }
 
 at::Tensor linear_backward(const at::Tensor& dy, const at::Tensor& x, const ParamView& weight,
@@ -142,6 +150,17 @@ at::Tensor activation_backward(const at::Tensor& dy, const at::Tensor& x, Activa
       return at::silu_backward(dy, x);
   }
   throw StateError("an activation outside the enumeration");
+}
+
+at::Tensor activation_backward(at::Tensor dy, const at::Tensor& x, Activation kind,
+                               const at::Tensor& d_bias) {
+  if (dy.is_cuda() && dy.numel() > 0 && dy.is_contiguous() && x.is_contiguous()) {
+    cuda::activation_backward_(dy, x, kind, d_bias);
+    return dy;
+  }
+  const at::Tensor dx = activation_backward(dy, x, kind);
+  add_column_sums(d_bias, dx);
+  return dx;
 }
 
 Normed layer_norm(const at::Tensor& x, const ParamView& weight, const ParamView& bias, double eps) {

@@ -34,6 +34,10 @@ at::Tensor linear_backward(const at::Tensor& dy, const at::Tensor& x, const Para
 at::Tensor activation(const at::Tensor& x, Activation kind);
 /// `x` is the input of the forward; -> dx.
 at::Tensor activation_backward(const at::Tensor& dy, const at::Tensor& x, Activation kind);
+/// The same for what a linear map with a bias gave: adds the gradient of that bias as well.
+/// Consumes `dy`, which the result may share.
+at::Tensor activation_backward(at::Tensor dy, const at::Tensor& x, Activation kind,
+                               const at::Tensor& d_bias);
 
 /// A normalised input and what its backward needs.
 struct Normed {

@@ -96,10 +96,25 @@ at::Tensor mlp_backward(const ModelSpec& spec, const Full& params, const Gradien
   }
   at::Tensor d_activated = linear_backward(d_out, activated, params, gradients, kFc2Weight);
   activated.reset();
-  const at::Tensor d_before = ops::activation_backward(d_activated, before, spec.activation);
-  d_activated.reset();
+  const at::Tensor d_before = ops::activation_backward(std::move(d_activated), before,
+                                                       spec.activation, gradients[kFc1Bias]);
   before.reset();
-  return linear_backward(d_before, saved.mlp.branch_input, params, gradients, kFc1Weight);
+  return ops::linear_backward(d_before, saved.mlp.branch_input, params[kFc1Weight],
+                              gradients[kFc1Weight], {});
+}
+
+/// The end of a branch, whose last map's weight is at `weight`: joined with its residual, in
+/// one step where no sum over ranks and no dropout stands between.
+template <class Reduced>
+at::Tensor leave_branch(const Residual& around, const at::Tensor& x, const at::Tensor& branch,
+                        const Full& params, int weight, bool in_one, ResidualSaved& saved,
+                        Reduced&& reduced) {
+  if (in_one) {
+    return around.finish(
+        ops::linear_add(branch, params[weight], params[weight + 1], around.source(x, saved)),
+        saved);
+  }
+  return around.leave(x, reduced(linear(branch, params, weight)), saved);
 }
 
 /// -> the sum after attention, what the MLP's residual adds to.
@@ -109,9 +124,11 @@ at::Tensor up_to_activation(const ModelSpec& spec, const Full& params, const at:
   const Residual around_attn(spec, params, kAttnNormWeight);
   keep.qkv = linear(around_attn.enter(x, keep.attn), params, kQkvWeight);
   keep.attention = attend(keep.qkv);
-  at::Tensor branch = reduce.after_attention(linear(keep.attention.out, params, kAttnOutWeight));
-  branch = ops::dropout(branch, dropout.after_attention);
-  at::Tensor middle = around_attn.leave(x, std::move(branch), keep.attn);
+  at::Tensor middle = leave_branch(
+      around_attn, x, keep.attention.out, params, kAttnOutWeight,
+      reduce.is_identity() && !dropout.after_attention.on(), keep.attn, [&](at::Tensor branch) {
+        return ops::dropout(reduce.after_attention(std::move(branch)), dropout.after_attention);
+      });
 
   const Residual around_mlp(spec, params, kMlpNormWeight);
   const at::Tensor in = around_mlp.enter(middle, keep.mlp);
@@ -167,9 +184,11 @@ at::Tensor block_forward(const ModelSpec& spec, const Full& params, const at::Te
   BlockSaved local;
   BlockSaved& keep = saved != nullptr ? *saved : local;
   const at::Tensor middle = up_to_activation(spec, params, x, attend, reduce, dropout, keep);
-  at::Tensor branch = reduce.after_mlp(linear(keep.activated, params, kFc2Weight));
-  branch = ops::dropout(branch, dropout.after_mlp);
-  at::Tensor y = Residual(spec, params, kMlpNormWeight).leave(middle, std::move(branch), keep.mlp);
+  at::Tensor y = leave_branch(
+      Residual(spec, params, kMlpNormWeight), middle, keep.activated, params, kFc2Weight,
+      reduce.is_identity() && !dropout.after_mlp.on(), keep.mlp, [&](at::Tensor branch) {
+        return ops::dropout(reduce.after_mlp(std::move(branch)), dropout.after_mlp);
+      });
   drop_redundant(keep);
   return y;
 }
