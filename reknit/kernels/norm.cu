@@ -10,7 +10,7 @@ namespace reknit::kernels {
 namespace {
 
 constexpr int kMaxThreads = 512;
-constexpr int64_t kMaxPartials = 264;  // two blocks for each multiprocessor
+constexpr int64_t kMaxPartials = 396;  // three blocks for each multiprocessor
 constexpr int kRowWarps = 4;           // of a block whose warps have a row each
 constexpr int kMaxLanePacks = 8;       // of such a row
 constexpr int64_t kFewRows = 512;      // so few get a block each, which answers sooner
@@ -194,7 +194,7 @@ __device__ void block_sums(float2 (&values)[kCount], float2 (*scratch)[kCount]) 
 template <class T, int kSize, int kPacks>
 struct BackwardRow {
   Share<T, kSize, kPacks> grad, in, residual;
-  float mean = 0, rstd = 0;
+  float rstd = 0, shift = 0;  // (x - mean) * rstd is x * rstd + shift
 
   __device__ void load(const LayerNormBackward& a, int64_t row) {
     grad.load(static_cast<const T*>(a.dy) + row * a.width, a.width);
@@ -202,19 +202,19 @@ struct BackwardRow {
     if (a.d_residual != nullptr) {
       residual.load(static_cast<const T*>(a.d_residual) + row * a.width, a.width);
     }
-    mean = a.mean[row];
     rstd = a.rstd[row];
+    shift = -a.mean[row] * rstd;
   }
 };
 
 /// Rows that a block of the backward works on at once: as many as its registers hold, so that
 /// enough of them is on its way.
 template <int kPacks>
-constexpr int kRowsAtOnce = kPacks == 1 ? 3 : 1;
+constexpr int kRowsAtOnce = kPacks == 1 ? 2 : 1;
 
 /// Block b takes rows b, b + gridDim.x, ... and leaves its sums in scratch [b, 2, width].
 template <class T, int kSize, int kPacks>
-__global__ void __launch_bounds__(kPacks == 1 ? kMaxThreads / 2 : kMaxThreads, kPacks == 1 ? 2 : 1)
+__global__ void __launch_bounds__(kPacks == 1 ? kMaxThreads / 2 : kMaxThreads, kPacks == 1 ? 3 : 1)
     backward_kernel(LayerNormBackward a, bool packed_weights) {
   using Row = Share<T, kSize, kPacks>;
   constexpr int kRows = kRowsAtOnce<kPacks>;
@@ -241,9 +241,10 @@ __global__ void __launch_bounds__(kPacks == 1 ? kMaxThreads / 2 : kMaxThreads, k
             for (int i = 0; i < kSize; ++i) {
               const float g = to_float(rows[r].grad.pack[k].at[i]);
               const float x = to_float(rows[r].in.pack[k].at[i]);
-              const float normed = (x - rows[r].mean) * rows[r].rstd;
-              along[r].x += g * scale[i];
-              along[r].y += g * scale[i] * normed;
+              const float normed = x * rows[r].rstd + rows[r].shift;
+              const float scaled = g * scale[i];
+              along[r].x += scaled;
+              along[r].y += scaled * normed;
               sums.weight[k][i] += g * normed;
               sums.bias[k][i] += g;
             }
@@ -267,7 +268,7 @@ __global__ void __launch_bounds__(kPacks == 1 ? kMaxThreads / 2 : kMaxThreads, k
             for (int i = 0; i < kSize; ++i) {
               const float g = to_float(rows[r].grad.pack[k].at[i]) * scale[i];
               const float x = to_float(rows[r].in.pack[k].at[i]);
-              const float normed = (x - rows[r].mean) * rows[r].rstd;
+              const float normed = x * rows[r].rstd + rows[r].shift;
               const float rest =
                   a.d_residual == nullptr ? 0.0f : to_float(rows[r].residual.pack[k].at[i]);
               out.at[i] = from_float<T>(rows[r].rstd * (g - one - normed * line) + rest);
