@@ -10,7 +10,7 @@ namespace reknit::kernels {
 namespace {
 
 constexpr int kMaxThreads = 512;
-constexpr int64_t kMaxPartials = 396;  // three blocks for each multiprocessor
+constexpr int64_t kMaxPartials = 528;  // three blocks for each multiprocessor
 constexpr int kRowWarps = 4;           // of a block whose warps have a row each
 constexpr int kMaxLanePacks = 8;       // of such a row
 constexpr int64_t kFewRows = 512;      // so few get a block each, which answers sooner
@@ -210,11 +210,11 @@ struct BackwardRow {
 /// Rows that a block of the backward works on at once: as many as its registers hold, so that
 /// enough of them is on its way.
 template <int kPacks>
-constexpr int kRowsAtOnce = kPacks == 1 ? 2 : 1;
+constexpr int kRowsAtOnce = kPacks == 1 ? 1 : 1;
 
 /// Block b takes rows b, b + gridDim.x, ... and leaves its sums in scratch [b, 2, width].
 template <class T, int kSize, int kPacks>
-__global__ void __launch_bounds__(kPacks == 1 ? kMaxThreads / 2 : kMaxThreads, kPacks == 1 ? 3 : 1)
+__global__ void __launch_bounds__(kPacks == 1 ? kMaxThreads / 2 : kMaxThreads, kPacks == 1 ? 4 : 1)
     backward_kernel(LayerNormBackward a, bool packed_weights) {
   using Row = Share<T, kSize, kPacks>;
   constexpr int kRows = kRowsAtOnce<kPacks>;

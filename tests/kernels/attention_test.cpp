@@ -126,9 +126,8 @@ TEST_P(Attention, LongSequencesGiveWhatTheCpuGivesInFp32) {
     const Packing packing = Packing::of(lengths, GetParam().device);
     const Packing on_cpu = Packing::of(lengths, c10::kCPU);
     const int64_t rows = packing.num_tokens();
-    for (const Shape& shape : {Shape{{2, 2, 64, false}, false}, Shape{{4, 2, 64, false}, false},
-                               Shape{{2, 2, 80, true}, true}, Shape{{4, 4, 128, true}, true},
-                               Shape{{3, 3, 64, true}, true}}) {
+    for (const Shape& shape : {Shape{{4, 2, 64, false}, false}, Shape{{2, 2, 80, true}, true},
+                               Shape{{3, 3, 128, true}, true}}) {
       const at::Tensor qkv = normal({rows, row_width(shape.heads)});
       const at::Tensor d_out = normal({rows, shape.heads.num_heads * shape.heads.head_dim});
       const at::Tensor slopes = shape.alibi ? alibi_slopes(shape.heads.num_heads) : at::Tensor();
