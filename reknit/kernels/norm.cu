@@ -164,30 +164,21 @@ struct ParamSums {
   float bias[kPacks][kSize] = {};
 };
 
-/// The block's sums of kCount pairs, in a fixed order; every thread gets them. `scratch` may not
-/// be used again before the block's next call, which takes another one.
-template <int kCount>
-__device__ void block_sums(float2 (&values)[kCount], float2 (*scratch)[kCount]) {
-#pragma unroll
-  for (float2& value : values) {
-    value.x = warp_reduce(value.x, Sum{});
-    value.y = warp_reduce(value.y, Sum{});
-  }
+/// The block's sums of a pair, in a fixed order; every thread gets them. `scratch` may not be
+/// used again before the block's next call, which takes another one.
+__device__ inline float2 block_sums(float2 value, float2* scratch) {
+  value.x = warp_reduce(value.x, Sum{});
+  value.y = warp_reduce(value.y, Sum{});
   if (threadIdx.x % kWarp == 0) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      scratch[threadIdx.x / kWarp][i] = values[i];
-    }
+    scratch[threadIdx.x / kWarp] = value;
   }
   __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    values[i] = {0, 0};
-    for (int warp = 0; warp < static_cast<int>(blockDim.x) / kWarp; ++warp) {
-      values[i].x += scratch[warp][i].x;
-      values[i].y += scratch[warp][i].y;
-    }
+  value = {0, 0};
+  for (int warp = 0; warp < static_cast<int>(blockDim.x) / kWarp; ++warp) {
+    value.x += scratch[warp].x;
+    value.y += scratch[warp].y;
   }
+  return value;
 }
 
 /// What the backward reads of a row.
@@ -207,75 +198,51 @@ struct BackwardRow {
   }
 };
 
-/// Rows that a block of the backward works on at once: as many as its registers hold, so that
-/// enough of them is on its way.
-template <int kPacks>
-constexpr int kRowsAtOnce = kPacks == 1 ? 1 : 1;
-
 /// Block b takes rows b, b + gridDim.x, ... and leaves its sums in scratch [b, 2, width].
 template <class T, int kSize, int kPacks>
 __global__ void __launch_bounds__(kPacks == 1 ? kMaxThreads / 2 : kMaxThreads, kPacks == 1 ? 4 : 1)
     backward_kernel(LayerNormBackward a, bool packed_weights) {
   using Row = Share<T, kSize, kPacks>;
-  constexpr int kRows = kRowsAtOnce<kPacks>;
-  __shared__ float2 scratch[2][kMaxThreads / kWarp][kRows];
+  __shared__ float2 scratch[2][kMaxThreads / kWarp];
+  const auto* weight = static_cast<const T*>(a.weight);
   ParamSums<kSize, kPacks> sums;
   int parity = 0;
-  for (int64_t first = blockIdx.x; first < a.rows; first += kRows * gridDim.x, parity ^= 1) {
-    BackwardRow<T, kSize, kPacks> rows[kRows];
-    float2 along[kRows] = {};  // one, and the normalised row
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if (first + r * gridDim.x < a.rows) {
-        rows[r].load(a, first + r * gridDim.x);
-      }
-    }
+  for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x, parity ^= 1) {
+    BackwardRow<T, kSize, kPacks> now;
+    now.load(a, row);
+    float2 along = {0, 0};  // one, and the normalised row
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
       float scale[kSize];
       if (Row::place(k) < a.width) {
-        load_weights(static_cast<const T*>(a.weight), Row::place(k), 1.0f, packed_weights, scale);
-#pragma unroll
-        for (int r = 0; r < kRows; ++r) {
-          if (first + r * gridDim.x < a.rows) {
-            for (int i = 0; i < kSize; ++i) {
-              const float g = to_float(rows[r].grad.pack[k].at[i]);
-              const float x = to_float(rows[r].in.pack[k].at[i]);
-              const float normed = x * rows[r].rstd + rows[r].shift;
-              const float scaled = g * scale[i];
-              along[r].x += scaled;
-              along[r].y += scaled * normed;
-              sums.weight[k][i] += g * normed;
-              sums.bias[k][i] += g;
-            }
-          }
+        load_weights(weight, Row::place(k), 1.0f, packed_weights, scale);
+        for (int i = 0; i < kSize; ++i) {
+          const float g = to_float(now.grad.pack[k].at[i]);
+          const float normed = to_float(now.in.pack[k].at[i]) * now.rstd + now.shift;
+          const float scaled = g * scale[i];
+          along.x += scaled;
+          along.y += scaled * normed;
+          sums.weight[k][i] += g * normed;
+          sums.bias[k][i] += g;
         }
       }
     }
-    block_sums(along, scratch[parity]);
+    along = block_sums(along, scratch[parity]);
+    along.x /= static_cast<float>(a.width);
+    along.y /= static_cast<float>(a.width);
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
       float scale[kSize];
       if (Row::place(k) < a.width) {
-        load_weights(static_cast<const T*>(a.weight), Row::place(k), 1.0f, packed_weights, scale);
-#pragma unroll
-        for (int r = 0; r < kRows; ++r) {
-          const int64_t row = first + r * gridDim.x;
-          if (row < a.rows) {
-            const float one = along[r].x / static_cast<float>(a.width);
-            const float line = along[r].y / static_cast<float>(a.width);
-            Pack<T, kSize> out;
-            for (int i = 0; i < kSize; ++i) {
-              const float g = to_float(rows[r].grad.pack[k].at[i]) * scale[i];
-              const float x = to_float(rows[r].in.pack[k].at[i]);
-              const float normed = x * rows[r].rstd + rows[r].shift;
-              const float rest =
-                  a.d_residual == nullptr ? 0.0f : to_float(rows[r].residual.pack[k].at[i]);
-              out.at[i] = from_float<T>(rows[r].rstd * (g - one - normed * line) + rest);
-            }
-            store_pack<T, kSize>(static_cast<T*>(a.dx) + row * a.width + Row::place(k), out);
-          }
+        load_weights(weight, Row::place(k), 1.0f, packed_weights, scale);
+        Pack<T, kSize> out;
+        for (int i = 0; i < kSize; ++i) {
+          const float scaled = to_float(now.grad.pack[k].at[i]) * scale[i];
+          const float normed = to_float(now.in.pack[k].at[i]) * now.rstd + now.shift;
+          const float past = a.d_residual == nullptr ? 0.0f : to_float(now.residual.pack[k].at[i]);
+          out.at[i] = from_float<T>(now.rstd * (scaled - along.x - normed * along.y) + past);
         }
+        store_pack<T, kSize>(static_cast<T*>(a.dx) + row * a.width + Row::place(k), out);
       }
     }
   }
