@@ -16,3 +16,12 @@ target_link_libraries(
 add_library(nccl INTERFACE)
 target_include_directories(nccl SYSTEM INTERFACE ${NCCL_INCLUDE})
 target_link_libraries(nccl INTERFACE ${NCCL_LIBRARY})
+
+# cuDNN is a part of torch's wheels; its C++ front end is headers only.
+find_path(CUDNN_INCLUDE cudnn.h HINTS ${SITE_PACKAGES}/nvidia/cudnn/include REQUIRED)
+find_library(CUDNN_LIBRARY NAMES libcudnn.so.9 cudnn HINTS ${SITE_PACKAGES}/nvidia/cudnn/lib REQUIRED)
+find_path(CUDNN_FRONTEND_INCLUDE cudnn_frontend.h HINTS ${SITE_PACKAGES}/include REQUIRED)
+add_library(cudnn INTERFACE)
+target_include_directories(cudnn SYSTEM INTERFACE ${CUDNN_INCLUDE} ${CUDNN_FRONTEND_INCLUDE})
+target_compile_definitions(cudnn INTERFACE CUDNN_FRONTEND_SKIP_JSON_LIB=1)
+target_link_libraries(cudnn INTERFACE ${CUDNN_LIBRARY} CUDA::nvrtc)

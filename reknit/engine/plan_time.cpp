@@ -30,7 +30,7 @@ double product_seconds(const PlannedModel& model, const PlanRequest& request,
   const double rate = (half ? hardware.half_flops : hardware.float_flops) * kProductShare;
   const double again = work.blocks * recomputed_share(model.spec, model.checkpointing);
   double seconds = (3 * work.total() + again) / rate;
-  if (attention_is_dense(model.spec, model.store.dtype, request.cuda)) {
+  if (attention_is_dense(model.spec, request.batch, model.store.dtype, request.cuda)) {
     const auto scores = static_cast<double>(model.spec.layers * model.spec.heads) *
                         static_cast<double>(request.batch.tokens() * request.batch.length);
     seconds += scores * 4 * kScorePasses / (hardware.memory_rate * kMemoryShare);

@@ -186,8 +186,8 @@ AttentionOut attention(const at::Tensor& qkv, const HeadLayout& heads, const Pac
   const int64_t rows = qkv.size(0);
   const Heads in = split_heads(qkv, heads);
   if (qkv.is_cuda() && rows > 0) {
-    return cuda::fused_attention_takes(in, slopes) && !dropout.on()
-               ? cuda::fused_attention(in, packing, scale)
+    return cuda::fused_attention_takes(in, packing, slopes) && !dropout.on()
+               ? cuda::fused_attention(in, packing, scale, slopes)
                : dense_attention(in, packing, scale, slopes, dropout);
   }
   AttentionOut result{at::empty({rows, heads.num_heads * heads.head_dim}, qkv.options()),
@@ -210,8 +210,8 @@ at::Tensor attention_backward(const at::Tensor& d_out, const at::Tensor& qkv,
   const Heads in = split_heads(qkv, heads);
   const Heads grads = split_heads(d_qkv, heads);
   if (qkv.is_cuda() && qkv.size(0) > 0) {
-    if (cuda::fused_attention_takes(in, slopes) && !dropout.on()) {
-      cuda::fused_attention_backward(d_out, in, saved, packing, scale, grads);
+    if (cuda::fused_attention_takes(in, packing, slopes) && !dropout.on()) {
+      cuda::fused_attention_backward(d_out, in, saved, packing, scale, slopes, grads);
     } else {
       dense_attention_backward(d_out, in, saved, packing, scale, slopes, dropout, grads);
     }

@@ -1,6 +1,7 @@
-// Attention on CUDA: flash attention over packed rows, decode over the cache.
+// Attention on CUDA: cuDNN's or flash attention over packed rows, decode over the cache.
 #include "reknit/kernels/cuda_args.h"
 #include "reknit/kernels/cuda_path.h"
+#include "reknit/kernels/cudnn_attention.h"
 #include "reknit/kernels/decode_attention.h"
 
 #include <tuple>
@@ -21,12 +22,17 @@ kernels::HeadStrides strides_of(const at::Tensor& x) {
 
 }  // namespace
 
-bool fused_attention_takes(const Heads& in, const at::Tensor& slopes) {
+bool fused_attention_takes(const Heads& in, const Packing& packing, const at::Tensor& slopes) {
   const int64_t dim = in.q.size(2);
-  return in.q.scalar_type() != at::kFloat && !slopes.defined() && dim % 8 == 0 && dim <= 256;
+  return (in.q.scalar_type() != at::kFloat && !slopes.defined() && dim % 8 == 0 && dim <= 256) ||
+         cudnn_attention_takes(in, packing, slopes);
 }
 
-AttentionOut fused_attention(const Heads& in, const Packing& packing, double scale) {
+AttentionOut fused_attention(const Heads& in, const Packing& packing, double scale,
+                             const at::Tensor& slopes) {
+  if (cudnn_attention_takes(in, packing, slopes)) {
+    return cudnn_attention(in, packing, scale, slopes.defined());
+  }
   const auto result = at::_flash_attention_forward(
       in.q, in.k, in.v, packing.offsets_device, packing.offsets_device, packing.max_length,
       packing.max_length, 0.0, /*is_causal=*/true, /*return_debug_mask=*/false, scale);
@@ -34,7 +40,12 @@ AttentionOut fused_attention(const Heads& in, const Packing& packing, double sca
 }
 
 void fused_attention_backward(const at::Tensor& d_out, const Heads& in, const AttentionOut& saved,
-                              const Packing& packing, double scale, const Heads& grads) {
+                              const Packing& packing, double scale, const at::Tensor& slopes,
+                              const Heads& grads) {
+  if (cudnn_attention_takes(in, packing, slopes)) {
+    cudnn_attention_backward(d_out, in, saved, packing, scale, slopes.defined(), grads);
+    return;
+  }
   const auto words = d_out.options().dtype(at::kUInt64);  // of the dropout, which is off
   const auto [dq, dk, dv] = at::_flash_attention_backward(
       d_out.view(in.q.sizes()), in.q, in.k, in.v, saved.out.view(in.q.sizes()), saved.lse,

@@ -17,8 +17,10 @@ struct Partials {
   int64_t stride = 0;
 };
 
-/// sum [width] += the rows of `partials`, rounded once. Null `sum`: nothing.
-void add_partials(Element element, const Partials& partials, void* sum, cudaStream_t stream);
+/// sum [width] += the rows of `partials`, rounded once. `next` [width] the same of the values
+/// that follow those by `width`. Null: left out.
+void add_partials(Element element, const Partials& partials, void* sum, cudaStream_t stream,
+                  void* next = nullptr);
 
 /// Rows of the scratch that column_sums needs.
 int64_t column_sums_partials(int64_t rows, int64_t width);
@@ -27,5 +29,20 @@ int64_t column_sums_partials(int64_t rows, int64_t width);
 /// [column_sums_partials(rows, width), width].
 void column_sums(Element element, const void* x, int64_t rows, int64_t width, void* sum,
                  float* scratch, cudaStream_t stream);
+
+/// The curve of an activation.
+enum class Bend { kRelu, kGelu, kGeluTanh, kSilu };
+
+/// An activation's backward in place, with the gradient of the bias before it.
+struct BendBackward {
+  Bend bend = Bend::kRelu;
+  int64_t rows = 0;
+  int64_t width = 0;
+  const void* x = nullptr;   ///< [rows, width], the activation's input (ReLU: or its result)
+  void* dy = nullptr;        ///< [rows, width], becomes the gradient of x
+  void* sum = nullptr;       ///< [width] += the rows of that gradient; or null
+  float* scratch = nullptr;  ///< as column_sums
+};
+void bend_backward(Element element, const BendBackward& args, cudaStream_t stream);
 
 }  // namespace reknit::kernels

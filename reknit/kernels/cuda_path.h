@@ -19,6 +19,12 @@ void add_column_sums(const at::Tensor& d_bias, const at::Tensor& dy);
 
 using Param = std::optional<at::Tensor>;
 
+/// dy and x contiguous; dy becomes dx.
+void activation_backward_(const at::Tensor& dy, const at::Tensor& x, Activation kind,
+                          const at::Tensor& d_bias);
+/// y [N, out] += bias + residual, rounded once; y contiguous.
+void add_residual(const at::Tensor& y, const Param& bias, const at::Tensor& residual);
+
 /// What goes on around a product of few rows.
 struct SkinnyOptions {
   Param bias;
@@ -34,19 +40,21 @@ std::optional<at::Tensor> skinny_linear(const at::Tensor& x, const at::Tensor& w
 Normed layer_norm(const at::Tensor& x, const Param& weight, const Param& bias, double eps);
 at::Tensor layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, const Normed& saved,
                                const Param& weight, const at::Tensor& d_weight,
-                               const at::Tensor& d_bias);
+                               const at::Tensor& d_bias, const at::Tensor& d_residual);
 at::Tensor embedding(const at::Tensor& ids, const at::Tensor& table, int64_t shift,
                      const at::Tensor& base);
 void embedding_backward(const at::Tensor& dy, const at::Tensor& ids, const at::Tensor& d_table,
                         int64_t constant_row);
 
-/// Whether the fused attention takes these heads: 16 bits, no slopes, sizes that are
-/// multiples of 8 and at most 256.
-bool fused_attention_takes(const Heads& in, const at::Tensor& slopes);
-AttentionOut fused_attention(const Heads& in, const Packing& packing, double scale);
+/// Whether a fused attention takes these heads: 16 bits, no slopes, sizes that are
+/// multiples of 8 and at most 256; or what cudnn_attention.h says.
+bool fused_attention_takes(const Heads& in, const Packing& packing, const at::Tensor& slopes);
+AttentionOut fused_attention(const Heads& in, const Packing& packing, double scale,
+                             const at::Tensor& slopes);
 /// Writes the gradients to the views `grads`.
 void fused_attention_backward(const at::Tensor& d_out, const Heads& in, const AttentionOut& saved,
-                              const Packing& packing, double scale, const Heads& grads);
+                              const Packing& packing, double scale, const at::Tensor& slopes,
+                              const Heads& grads);
 
 void cache_prompts(const Heads& in, const Packing& packing, const at::Tensor& slots,
                    const KvLayer& cache);

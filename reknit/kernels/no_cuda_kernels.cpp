@@ -19,11 +19,17 @@ std::optional<at::Tensor> skinny_linear(const at::Tensor&, const at::Tensor&,
                                         const SkinnyOptions&) {
   absent();
 }
+void activation_backward_(const at::Tensor&, const at::Tensor&, Activation, const at::Tensor&) {
+  absent();
+}
+void add_residual(const at::Tensor&, const Param&, const at::Tensor&) {
+  absent();
+}
 Normed layer_norm(const at::Tensor&, const Param&, const Param&, double) {
   absent();
 }
 at::Tensor layer_norm_backward(const at::Tensor&, const at::Tensor&, const Normed&, const Param&,
-                               const at::Tensor&, const at::Tensor&) {
+                               const at::Tensor&, const at::Tensor&, const at::Tensor&) {
   absent();
 }
 at::Tensor embedding(const at::Tensor&, const at::Tensor&, int64_t, const at::Tensor&) {
@@ -33,14 +39,14 @@ void embedding_backward(const at::Tensor&, const at::Tensor&, const at::Tensor&,
   absent();
 }
 
-bool fused_attention_takes(const Heads&, const at::Tensor&) {
+bool fused_attention_takes(const Heads&, const Packing&, const at::Tensor&) {
   absent();
 }
-AttentionOut fused_attention(const Heads&, const Packing&, double) {
+AttentionOut fused_attention(const Heads&, const Packing&, double, const at::Tensor&) {
   absent();
 }
 void fused_attention_backward(const at::Tensor&, const Heads&, const AttentionOut&, const Packing&,
-                              double, const Heads&) {
+                              double, const at::Tensor&, const Heads&) {
   absent();
 }
 void cache_prompts(const Heads&, const Packing&, const at::Tensor&, const KvLayer&) {

@@ -28,15 +28,16 @@ void layer_norm(Element element, const LayerNorm& args, cudaStream_t stream);
 struct LayerNormBackward {
   int64_t rows = 0;
   int64_t width = 0;
-  const void* dy = nullptr;      ///< [rows, width]
-  const void* x = nullptr;       ///< [rows, width]
-  const void* weight = nullptr;  ///< [width] or null
-  const float* mean = nullptr;   ///< [rows]
-  const float* rstd = nullptr;   ///< [rows]
-  void* dx = nullptr;            ///< [rows, width]
-  void* d_weight = nullptr;      ///< [width], added to; or null
-  void* d_bias = nullptr;        ///< [width], added to; or null
-  float* scratch = nullptr;      ///< [layer_norm_partials(rows), 2, width]
+  const void* dy = nullptr;          ///< [rows, width]
+  const void* x = nullptr;           ///< [rows, width]
+  const void* weight = nullptr;      ///< [width] or null
+  const float* mean = nullptr;       ///< [rows]
+  const float* rstd = nullptr;       ///< [rows]
+  const void* d_residual = nullptr;  ///< [rows, width], added to dx; or null
+  void* dx = nullptr;                ///< [rows, width]
+  void* d_weight = nullptr;          ///< [width], added to; or null
+  void* d_bias = nullptr;            ///< [width], added to; or null
+  float* scratch = nullptr;          ///< [layer_norm_partials(rows), 2, width]
 };
 
 /// Blocks, and so partial sums of the parameter gradients, of the backward.

@@ -106,7 +106,15 @@ at::Tensor linear_activation(const at::Tensor& x, const ParamView& weight, const
 at::Tensor linear_add(const at::Tensor& x, const ParamView& weight, const ParamView& bias,
                       const at::Tensor& residual) {
   const auto skinny = skinny_linear(x, weight, bias, {.residual = residual});
-  return skinny ? *skinny : linear(x, weight, bias).add_(residual);
+  if (skinny) {
+    return *skinny;
+  }
+  if (x.is_cuda() && x.numel() > 0) {  // the product is faster without a bias of its own
+    const at::Tensor y = at::mm(x, weight.read().t());
+    cuda::add_residual(y, value(bias), residual);
+    return y;
+  }
+  return linear(x, weight, bias).add_(residual);
 }
 
 at::Tensor linear_backward(const at::Tensor& dy, const at::Tensor& x, const ParamView& weight,
@@ -146,6 +154,17 @@ at::Tensor activation_backward(const at::Tensor& dy, const at::Tensor& x, Activa
   throw StateError("an activation outside the enumeration");
 }
 
+at::Tensor activation_backward(at::Tensor dy, const at::Tensor& x, Activation kind,
+                               const at::Tensor& d_bias) {
+  if (dy.is_cuda() && dy.numel() > 0 && dy.is_contiguous() && x.is_contiguous()) {
+    cuda::activation_backward_(dy, x, kind, d_bias);
+    return dy;
+  }
+  const at::Tensor dx = activation_backward(dy, x, kind);
+  add_column_sums(d_bias, dx);
+  return dx;
+}
+
 Normed layer_norm(const at::Tensor& x, const ParamView& weight, const ParamView& bias, double eps) {
   if (x.is_cuda()) {
     return cuda::layer_norm(x, value(weight), value(bias), eps);
@@ -157,9 +176,9 @@ Normed layer_norm(const at::Tensor& x, const ParamView& weight, const ParamView&
 
 at::Tensor layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, const Normed& saved,
                                const ParamView& weight, const at::Tensor& d_weight,
-                               const at::Tensor& d_bias) {
+                               const at::Tensor& d_bias, const at::Tensor& d_residual) {
   if (x.is_cuda()) {
-    return cuda::layer_norm_backward(dy, x, saved, value(weight), d_weight, d_bias);
+    return cuda::layer_norm_backward(dy, x, saved, value(weight), d_weight, d_bias, d_residual);
   }
   const std::vector<int64_t> column = {x.size(0), 1};
   const auto [dx, weight_sums, bias_sums] = at::native_layer_norm_backward(
@@ -169,7 +188,8 @@ at::Tensor layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, const 
     d_weight.add_(weight_sums);
   }
   add_column_sums(d_bias, dy);
-  return dx.to(x.scalar_type());
+  const at::Tensor rounded = dx.to(x.scalar_type());
+  return d_residual.defined() ? rounded.add_(d_residual) : rounded;
 }
 
 at::Tensor embedding(const at::Tensor& ids, const ParamView& table, int64_t shift,

@@ -34,6 +34,10 @@ at::Tensor linear_backward(const at::Tensor& dy, const at::Tensor& x, const Para
 at::Tensor activation(const at::Tensor& x, Activation kind);
 /// `x` is the input of the forward; -> dx.
 at::Tensor activation_backward(const at::Tensor& dy, const at::Tensor& x, Activation kind);
+/// The same for what a linear map with a bias gave: adds the gradient of that bias as well.
+/// Consumes `dy`, which the result may share.
+at::Tensor activation_backward(at::Tensor dy, const at::Tensor& x, Activation kind,
+                               const at::Tensor& d_bias);
 
 /// A normalised input and what its backward needs.
 struct Normed {
@@ -44,10 +48,11 @@ struct Normed {
 
 /// (x - mean) * rstd * weight + bias over the last dimension.
 Normed layer_norm(const at::Tensor& x, const ParamView& weight, const ParamView& bias, double eps);
-/// -> dx [N, H]. `x` is the input of the forward.
+/// -> dx [N, H], plus `d_residual` [N, H] where it is defined: the gradient that reaches x past
+/// the norm. `x` is the input of the forward.
 at::Tensor layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, const Normed& saved,
                                const ParamView& weight, const at::Tensor& d_weight,
-                               const at::Tensor& d_bias);
+                               const at::Tensor& d_bias, const at::Tensor& d_residual = {});
 
 /// ids [N] int64, table [V, H] -> base [N, H] (may be undefined) + rows ids + shift of the
 /// table [N, H]. An id without a row throws on CPU and gives NaN on CUDA.

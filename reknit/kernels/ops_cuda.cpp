@@ -5,6 +5,7 @@
 #include "reknit/kernels/dropout_cuda.h"
 #include "reknit/kernels/embedding.h"
 #include "reknit/kernels/norm.h"
+#include "reknit/kernels/residual.h"
 
 namespace reknit::ops::cuda {
 namespace {
@@ -22,6 +23,34 @@ void add_column_sums(const at::Tensor& d_bias, const at::Tensor& dy) {
   kernels::column_sums(element_of(dy.scalar_type()), rows.const_data_ptr(), rows.size(0),
                        rows.size(1), d_bias.mutable_data_ptr(), sums.mutable_data_ptr<float>(),
                        stream_of(dy));
+}
+
+void activation_backward_(const at::Tensor& dy, const at::Tensor& x, Activation kind,
+                          const at::Tensor& d_bias) {
+  constexpr kernels::Bend kBends[] = {kernels::Bend::kRelu, kernels::Bend::kGelu,
+                                      kernels::Bend::kGeluTanh, kernels::Bend::kSilu};
+  kernels::BendBackward args;
+  args.bend = kBends[static_cast<int>(kind)];
+  args.rows = dy.size(0);
+  args.width = dy.size(1);
+  args.x = x.const_data_ptr();
+  args.dy = dy.mutable_data_ptr();
+  args.sum = mutable_or_null(d_bias);
+  const at::Tensor sums =
+      scratch(dy, kernels::column_sums_partials(args.rows, args.width) * args.width);
+  args.scratch = sums.mutable_data_ptr<float>();
+  kernels::bend_backward(element_of(dy.scalar_type()), args, stream_of(dy));
+}
+
+void add_residual(const at::Tensor& y, const Param& bias, const at::Tensor& residual) {
+  const at::Tensor added = residual.contiguous();
+  kernels::AddResidual args;
+  args.rows = y.size(0);
+  args.width = y.size(1);
+  args.y = y.mutable_data_ptr();
+  args.bias = data_or_null(bias);
+  args.residual = added.const_data_ptr();
+  kernels::add_residual(element_of(y.scalar_type()), args, stream_of(y));
 }
 
 Normed layer_norm(const at::Tensor& x, const Param& weight, const Param& bias, double eps) {
@@ -45,7 +74,7 @@ Normed layer_norm(const at::Tensor& x, const Param& weight, const Param& bias, d
 
 at::Tensor layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, const Normed& saved,
                                const Param& weight, const at::Tensor& d_weight,
-                               const at::Tensor& d_bias) {
+                               const at::Tensor& d_bias, const at::Tensor& d_residual) {
   const at::Tensor rows = x.contiguous();
   const at::Tensor grads = dy.contiguous();
   at::Tensor dx = at::empty_like(rows);
@@ -58,6 +87,8 @@ at::Tensor layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, const 
   args.weight = data_or_null(weight);
   args.mean = saved.mean.const_data_ptr<float>();
   args.rstd = saved.rstd.const_data_ptr<float>();
+  const at::Tensor added = d_residual.defined() ? d_residual.contiguous() : d_residual;
+  args.d_residual = data_or_null(added);
   args.dx = dx.mutable_data_ptr();
   args.d_weight = mutable_or_null(d_weight);
   args.d_bias = mutable_or_null(d_bias);

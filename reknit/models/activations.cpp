@@ -27,10 +27,16 @@ struct Widths {
   }
 };
 
-/// What BlockSaved holds per token, the block's input included: input, middle, the results of
-/// two norms with their statistics, qkv, attention with its log-sums, one wide tensor.
+/// Whether a block's backward computes the results of its norms again.
+bool norms_again(const ModelSpec& spec) {
+  return spec.norm_before && !spec.residual_after_norm;
+}
+
+/// What BlockSaved holds per token, the block's input included: input, middle, two norms'
+/// statistics and results where they are kept, qkv, attention with its log-sums, one wide tensor.
 int64_t block_saved(const ModelSpec& spec, const Widths& w) {
-  return 4 * w.hidden + 4 * kFp32 + w.qkv + w.heads + spec.heads * kFp32 + w.ffn;
+  const int64_t normed = norms_again(spec) ? 0 : 2 * w.hidden;
+  return 2 * w.hidden + normed + 4 * kFp32 + w.qkv + w.heads + spec.heads * kFp32 + w.ffn;
 }
 
 /// What EmbedSaved and HeadSaved hold per token, and the logits' statistics.
@@ -52,10 +58,10 @@ int64_t recomputed_blocks(const ModelSpec& spec, const Checkpointing& checkpoint
   return count;
 }
 
-/// The most that a backward of one block holds beside what was saved: two wide tensors and the
-/// gradient of its result.
-int64_t block_transient(const Widths& w) {
-  return 2 * w.ffn + w.hidden;
+/// The most that a backward of one block holds beside what was saved: two wide tensors, the
+/// gradient of its result, and the result of a norm that is computed again.
+int64_t block_transient(const ModelSpec& spec, const Widths& w) {
+  return 2 * w.ffn + w.hidden + (norms_again(spec) ? w.hidden : 0);
 }
 
 int64_t logits_workspace(const ModelSpec& spec, int64_t tokens, const Widths& w, bool cuda) {
@@ -83,9 +89,12 @@ int64_t attention_workspace(const ModelSpec& spec, const BatchShape& batch, cons
 
 }  // namespace
 
-bool attention_is_dense(const ModelSpec& spec, at::ScalarType dtype, bool cuda) {
-  return !cuda || dtype == at::kFloat || spec.position == PositionKind::kAlibi ||
-         spec.head_dim() % 8 != 0 || spec.head_dim() > 256;
+bool attention_is_dense(const ModelSpec& spec, const BatchShape& batch, at::ScalarType dtype,
+                        bool cuda) {
+  constexpr int64_t kShortestWithAlibi = 256;
+  const bool alibi = spec.position == PositionKind::kAlibi;
+  return !cuda || dtype == at::kFloat || spec.head_dim() % 8 != 0 ||
+         spec.head_dim() > (alibi ? 128 : 256) || (alibi && batch.length < kShortestWithAlibi);
 }
 
 ActivationBytes training_activations(const ModelSpec& spec, const BatchShape& batch,
@@ -100,11 +109,11 @@ ActivationBytes training_activations(const ModelSpec& spec, const BatchShape& ba
   const int64_t head = tokens * w.embed + logits_workspace(spec, tokens, w, cuda);
   const int64_t gone = tokens * ends_saved(spec, w);
   const int64_t one_block =
-      tokens * (block_transient(w) + (again > 0 ? block - w.hidden : 0)) - gone;
+      tokens * (block_transient(spec, w) + (again > 0 ? block - w.hidden : 0)) - gone;
   const bool blocks_decide = one_block > head;
   bytes.transient = blocks_decide ? one_block : tokens * w.embed;
   const int64_t attention =
-      attention_workspace(spec, batch, w, attention_is_dense(spec, dtype, cuda)) +
+      attention_workspace(spec, batch, w, attention_is_dense(spec, batch, dtype, cuda)) +
       tokens * (w.qkv + w.heads - 3 * w.ffn);
   bytes.workspace =
       blocks_decide ? std::max<int64_t>(0, attention) : logits_workspace(spec, tokens, w, cuda);
@@ -119,7 +128,8 @@ ActivationBytes generation_activations(const ModelSpec& spec, const BatchShape& 
   bytes.transient = tokens * (3 * w.hidden + 2 * w.ffn) + tokens * w.qkv;
   const int64_t logits = batch.sequences * spec.table_rows() * kFp32;
   bytes.workspace = std::max(
-      attention_workspace(spec, batch, w, attention_is_dense(spec, dtype, cuda)) / 2, 2 * logits);
+      attention_workspace(spec, batch, w, attention_is_dense(spec, batch, dtype, cuda)) / 2,
+      2 * logits);
   return bytes;
 }
 

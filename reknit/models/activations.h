@@ -22,8 +22,7 @@ struct ActivationBytes {
   int64_t peak() const { return kept + transient + workspace; }
 };
 
-/// `dtype` of weights and activations. `fused_attention`: scores are never written down, as on
-/// CUDA in 16 bits without ALiBi.
+/// `dtype` of weights and activations.
 ActivationBytes training_activations(const ModelSpec& spec, const BatchShape& batch,
                                      at::ScalarType dtype, Checkpointing checkpointing, bool cuda);
 
@@ -48,7 +47,9 @@ struct ForwardWork {
 };
 ForwardWork forward_work(const ModelSpec& spec, const BatchShape& batch);
 
-/// True where attention writes its scores down.
-bool attention_is_dense(const ModelSpec& spec, at::ScalarType dtype, bool cuda);
+/// True where attention writes its scores down. With ALiBi it does so on GPUs too where sums
+/// have a fixed order, or sequences are short.
+bool attention_is_dense(const ModelSpec& spec, const BatchShape& batch, at::ScalarType dtype,
+                        bool cuda);
 
 }  // namespace reknit

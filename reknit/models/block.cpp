@@ -14,6 +14,22 @@ class Residual {
   Residual(const ModelSpec& spec, const Full& params, int norm_weight)
       : spec_(spec), params_(params), norm_weight_(norm_weight) {}
 
+  /// Gives up what branch_input() computes again.
+  void drop_normed(ResidualSaved& saved) const {
+    if (spec_.norm_before && !spec_.residual_after_norm) {
+      saved.branch_input.reset();
+      saved.normed.y.reset();
+    }
+  }
+
+  /// What the branch read, bit for bit, in the backward.
+  at::Tensor branch_input(const ResidualSaved& saved) const {
+    return saved.branch_input.defined() ? saved.branch_input
+                                        : ops::layer_norm(saved.norm_input, params_[norm_weight_],
+                                                          params_[norm_weight_ + 1], spec_.norm_eps)
+                                              .y;
+  }
+
   /// -> what the branch reads.
   at::Tensor enter(const at::Tensor& x, ResidualSaved& saved) const {
     saved.branch_input = spec_.norm_before ? norm(x, saved) : x;
@@ -50,7 +66,7 @@ class Residual {
     if (spec_.residual_after_norm) {
       return norm_backward(d_branch_input.add_(d_sum), saved, gradients);
     }
-    return norm_backward(d_branch_input, saved, gradients).add_(d_sum);
+    return norm_backward(d_branch_input, saved, gradients, d_sum);
   }
 
  private:
@@ -61,11 +77,11 @@ class Residual {
     return saved.normed.y;
   }
 
-  at::Tensor norm_backward(const at::Tensor& d_y, ResidualSaved& saved,
-                           const Gradients& gradients) const {
+  at::Tensor norm_backward(const at::Tensor& d_y, ResidualSaved& saved, const Gradients& gradients,
+                           const at::Tensor& d_residual = {}) const {
     at::Tensor d_x =
         ops::layer_norm_backward(d_y, saved.norm_input, saved.normed, params_[norm_weight_],
-                                 gradients[norm_weight_], gradients[norm_weight_ + 1]);
+                                 gradients[norm_weight_], gradients[norm_weight_ + 1], d_residual);
     saved.norm_input.reset();
     saved.normed = {};
     return d_x;
@@ -87,7 +103,7 @@ at::Tensor linear_backward(const at::Tensor& d_y, const at::Tensor& x, const Ful
 }
 
 at::Tensor mlp_backward(const ModelSpec& spec, const Full& params, const Gradients& gradients,
-                        const at::Tensor& d_out, BlockSaved& saved) {
+                        const Residual& around, const at::Tensor& d_out, BlockSaved& saved) {
   at::Tensor activated = std::move(saved.activated);
   // A ReLU's result is positive exactly where its input is.
   at::Tensor before = saved.fc1_out.defined() ? std::move(saved.fc1_out) : activated;
@@ -96,10 +112,25 @@ at::Tensor mlp_backward(const ModelSpec& spec, const Full& params, const Gradien
   }
   at::Tensor d_activated = linear_backward(d_out, activated, params, gradients, kFc2Weight);
   activated.reset();
-  const at::Tensor d_before = ops::activation_backward(d_activated, before, spec.activation);
-  d_activated.reset();
+  const at::Tensor d_before = ops::activation_backward(std::move(d_activated), before,
+                                                       spec.activation, gradients[kFc1Bias]);
   before.reset();
-  return linear_backward(d_before, saved.mlp.branch_input, params, gradients, kFc1Weight);
+  return ops::linear_backward(d_before, around.branch_input(saved.mlp), params[kFc1Weight],
+                              gradients[kFc1Weight], {});
+}
+
+/// The end of a branch, whose last map's weight is at `weight`: joined with its residual, in
+/// one step where no sum over ranks and no dropout stands between.
+template <class Reduced>
+at::Tensor leave_branch(const Residual& around, const at::Tensor& x, const at::Tensor& branch,
+                        const Full& params, int weight, bool in_one, ResidualSaved& saved,
+                        Reduced&& reduced) {
+  if (in_one) {
+    return around.finish(
+        ops::linear_add(branch, params[weight], params[weight + 1], around.source(x, saved)),
+        saved);
+  }
+  return around.leave(x, reduced(linear(branch, params, weight)), saved);
 }
 
 /// -> the sum after attention, what the MLP's residual adds to.
@@ -109,9 +140,11 @@ at::Tensor up_to_activation(const ModelSpec& spec, const Full& params, const at:
   const Residual around_attn(spec, params, kAttnNormWeight);
   keep.qkv = linear(around_attn.enter(x, keep.attn), params, kQkvWeight);
   keep.attention = attend(keep.qkv);
-  at::Tensor branch = reduce.after_attention(linear(keep.attention.out, params, kAttnOutWeight));
-  branch = ops::dropout(branch, dropout.after_attention);
-  at::Tensor middle = around_attn.leave(x, std::move(branch), keep.attn);
+  at::Tensor middle = leave_branch(
+      around_attn, x, keep.attention.out, params, kAttnOutWeight,
+      reduce.is_identity() && !dropout.after_attention.on(), keep.attn, [&](at::Tensor branch) {
+        return ops::dropout(reduce.after_attention(std::move(branch)), dropout.after_attention);
+      });
 
   const Residual around_mlp(spec, params, kMlpNormWeight);
   const at::Tensor in = around_mlp.enter(middle, keep.mlp);
@@ -125,8 +158,11 @@ at::Tensor up_to_activation(const ModelSpec& spec, const Full& params, const at:
   return middle;
 }
 
-/// Of the MLP's two wide tensors one is enough; see BlockSaved.
-void drop_redundant(BlockSaved& saved) {
+/// Of the MLP's two wide tensors one is enough, and norms are cheap to compute again; see
+/// BlockSaved.
+void drop_redundant(const ModelSpec& spec, const Full& params, BlockSaved& saved) {
+  Residual(spec, params, kAttnNormWeight).drop_normed(saved.attn);
+  Residual(spec, params, kMlpNormWeight).drop_normed(saved.mlp);
   if (saved.fc1_out.defined()) {
     saved.activated.reset();
   }
@@ -167,10 +203,12 @@ at::Tensor block_forward(const ModelSpec& spec, const Full& params, const at::Te
   BlockSaved local;
   BlockSaved& keep = saved != nullptr ? *saved : local;
   const at::Tensor middle = up_to_activation(spec, params, x, attend, reduce, dropout, keep);
-  at::Tensor branch = reduce.after_mlp(linear(keep.activated, params, kFc2Weight));
-  branch = ops::dropout(branch, dropout.after_mlp);
-  at::Tensor y = Residual(spec, params, kMlpNormWeight).leave(middle, std::move(branch), keep.mlp);
-  drop_redundant(keep);
+  at::Tensor y = leave_branch(
+      Residual(spec, params, kMlpNormWeight), middle, keep.activated, params, kFc2Weight,
+      reduce.is_identity() && !dropout.after_mlp.on(), keep.mlp, [&](at::Tensor branch) {
+        return ops::dropout(reduce.after_mlp(std::move(branch)), dropout.after_mlp);
+      });
+  drop_redundant(spec, params, keep);
   return y;
 }
 
@@ -180,7 +218,7 @@ BlockSaved block_recompute(const ModelSpec& spec, const Full& params, const at::
   BlockSaved saved;
   if (spec.norm_before) {
     up_to_activation(spec, params, x, attend, reduce, dropout, saved);
-    drop_redundant(saved);
+    drop_redundant(spec, params, saved);
   } else {  // the last norm reads the sum
     block_forward(spec, params, x, attend, reduce, &saved, dropout);
   }
@@ -192,8 +230,8 @@ at::Tensor block_backward(const ModelSpec& spec, const Full& params, Gradients& 
                           const at::Tensor& slopes, const BlockDropout& dropout) {
   const Residual around_mlp(spec, params, kMlpNormWeight);
   at::Tensor d_sum = around_mlp.leave_backward(d_y, saved.mlp, gradients);
-  at::Tensor d_branch =
-      mlp_backward(spec, params, gradients, ops::dropout(d_sum, dropout.after_mlp), saved);
+  at::Tensor d_branch = mlp_backward(spec, params, gradients, around_mlp,
+                                     ops::dropout(d_sum, dropout.after_mlp), saved);
   const at::Tensor d_middle =
       around_mlp.enter_backward(d_sum, std::move(d_branch), saved.mlp, gradients);
 
@@ -207,7 +245,8 @@ at::Tensor block_backward(const ModelSpec& spec, const Full& params, Gradients& 
                               attention_scale(spec), slopes, dropout.attention);
   saved.qkv.reset();
   saved.attention = {};
-  d_branch = linear_backward(d_qkv, saved.attn.branch_input, params, gradients, kQkvWeight);
+  d_branch =
+      linear_backward(d_qkv, around_attn.branch_input(saved.attn), params, gradients, kQkvWeight);
   return around_attn.enter_backward(d_sum, std::move(d_branch), saved.attn, gradients);
 }
 

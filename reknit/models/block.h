@@ -17,7 +17,7 @@ namespace reknit {
 
 /// What a sublayer's norm and residual leave for their backward.
 struct ResidualSaved {
-  at::Tensor branch_input;  ///< [N, H] what the branch read
+  at::Tensor branch_input;  ///< [N, H] what the branch read; undefined: norm_input normed again
   at::Tensor norm_input;    ///< [N, H]
   ops::Normed normed;       ///< its y is the branch's input or the sublayer's output
 };

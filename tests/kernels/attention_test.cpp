@@ -121,6 +121,29 @@ TEST_P(Attention, BackwardOfManyBlocksRepeatsItsBitsInAFixedOrder) {
   fix_order_of_gpu_sums(false);
 }
 
+TEST_P(Attention, LongSequencesGiveWhatTheCpuGivesInFp32) {
+  for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{300, 300}, {31, 300, 257}}) {
+    const Packing packing = Packing::of(lengths, GetParam().device);
+    const Packing on_cpu = Packing::of(lengths, c10::kCPU);
+    const int64_t rows = packing.num_tokens();
+    for (const Shape& shape : {Shape{{4, 2, 64, false}, false}, Shape{{2, 2, 80, true}, true},
+                               Shape{{3, 3, 128, true}, true}}) {
+      const at::Tensor qkv = normal({rows, row_width(shape.heads)});
+      const at::Tensor d_out = normal({rows, shape.heads.num_heads * shape.heads.head_dim});
+      const at::Tensor slopes = shape.alibi ? alibi_slopes(shape.heads.num_heads) : at::Tensor();
+      const at::Tensor here = shape.alibi ? slopes.to(fp32()) : slopes;
+      const at::Tensor qkv_cpu = qkv.to(at::kCPU, at::kFloat);
+      const AttentionOut expected = attention(qkv_cpu, shape.heads, on_cpu, 0.1, slopes);
+      const AttentionOut actual = attention(qkv, shape.heads, packing, 0.1, here);
+      expect_close(actual.out, expected.out, bound());
+      expect_close(attention_backward(d_out, qkv, actual, shape.heads, packing, 0.1, here),
+                   attention_backward(d_out.to(at::kCPU, at::kFloat), qkv_cpu, expected,
+                                      shape.heads, on_cpu, 0.1, slopes),
+                   bound());
+    }
+  }
+}
+
 TEST_P(Attention, LongSequencesHaveTheGradientOfTheirRowBlocksTogether) {
   // 300 rows span several blocks; the sum over all of d_v is that of d_out.
   const HeadLayout heads{2, 2, 64, false};

@@ -143,6 +143,55 @@ TEST_P(Ops, LayerNormSumsManyRowsIntoItsGradients) {
   expect_close(d_bias, fp64(dy).sum(0), bound());
 }
 
+TEST_P(Ops, LayerNormOfManyRowsAddsTheGradientPastIt) {
+  for (const int64_t width : {44, 520, 2048, 2304}) {
+    const int64_t rows = 530;
+    const at::Tensor x = normal({rows, width}).add_(1.0);
+    const at::Tensor dy = normal({rows, width});
+    const at::Tensor past = normal({rows, width});
+    const at::Tensor weight = normal({width});
+    const at::Tensor bias = normal({width});
+    const at::Tensor d_weight = at::zeros({width}, options());
+    const at::Tensor d_bias = at::zeros({width}, options());
+    const Normed normed = layer_norm(x, view(weight), view(bias), 1e-5);
+    const auto [y, mean, rstd] =
+        at::native_layer_norm(fp64(x), {width}, fp64(weight), fp64(bias), 1e-5);
+    const auto [dx, d_w, d_b] = at::native_layer_norm_backward(
+        fp64(dy), fp64(x), {width}, mean, rstd, fp64(weight), fp64(bias), {true, true, true});
+    expect_close(normed.y, y, bound());
+    expect_close(layer_norm_backward(dy, x, normed, view(weight), d_weight, d_bias, past),
+                 dx + fp64(past), bound());
+    expect_close(d_weight, d_w, bound());
+    expect_close(d_bias, d_b, bound());
+  }
+}
+
+TEST_P(Ops, ActivationBackwardWithABiasIsTheSlopeAndItsSums) {
+  for (const int64_t width : {5, 264}) {
+    for (const Activation kind :
+         {Activation::kRelu, Activation::kGelu, Activation::kGeluTanh, Activation::kSilu}) {
+      const at::Tensor x = normal({300, width});
+      const at::Tensor dy = normal({300, width});
+      const at::Tensor d_bias = at::ones({width}, options());
+      const at::Tensor expected = activation_backward(fp64(dy), fp64(x), kind);
+      expect_close(activation_backward(dy.clone(), x, kind, d_bias), expected, bound());
+      expect_close(d_bias, 1 + expected.sum(0), bound());
+    }
+  }
+}
+
+TEST_P(Ops, LinearAddOfManyRowsIsProductBiasAndResidual) {
+  for (const int64_t out : {9, 2048}) {
+    const at::Tensor x = normal({70, 40});
+    const at::Tensor weight = normal({out, 40}, 0.2);
+    const at::Tensor bias = normal({out});
+    const at::Tensor residual = normal({70, out});
+    const at::Tensor product = at::mm(fp64(x), fp64(weight).t()) + fp64(residual);
+    expect_close(linear_add(x, view(weight), view(bias), residual), product + fp64(bias), bound());
+    expect_close(linear_add(x, view(weight), {}, residual), product, bound());
+  }
+}
+
 TEST_P(Ops, EmbeddingPicksRowsAndItsBackwardAddsThemUp) {
   const at::Tensor table = normal({11, 20});
   const at::Tensor ids = integers(11, {300});
