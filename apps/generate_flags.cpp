@@ -1,7 +1,9 @@
 #include "apps/generate_flags.h"
 
+#include "apps/generation_config.h"
 #include "apps/model_settings.h"
 #include "apps/validators.h"
+#include "reknit/base/log.h"
 
 #include <memory>
 
@@ -35,7 +37,7 @@ void add_flags(CLI::App& app, GenerateOptions& o) {
       ->check(at_least(1))
       ->type_name("N")
       ->group(group);
-  app.add_option("--min-new-tokens", o.min_new_tokens, "Tokens before an end is allowed")
+  app.add_option("--min-new-tokens", o.sampling.min_new_tokens, "Tokens before an end is allowed")
       ->check(at_least(0))
       ->type_name("N")
       ->capture_default_str()
@@ -65,13 +67,13 @@ void add_flags(CLI::App& app, GenerateOptions& o) {
       ->group("Running");
 }
 
-void finish(GenerateOptions& o, bool has_prompt) {
+void finish(GenerateOptions& o, bool has_prompt, bool has_temperature) {
   if (!has_prompt && o.prompts.empty()) {
     throw UsageError("neither --prompt nor --prompts is given", "pass --prompt TEXT");
   }
-  if (o.min_new_tokens > o.max_new_tokens) {
-    throw UsageError(str("--min-new-tokens ", o.min_new_tokens, " is more than --max-new-tokens ",
-                         o.max_new_tokens),
+  if (o.sampling.min_new_tokens > o.max_new_tokens) {
+    throw UsageError(str("--min-new-tokens ", o.sampling.min_new_tokens,
+                         " is more than --max-new-tokens ", o.max_new_tokens),
                      "lower --min-new-tokens or raise --max-new-tokens");
   }
   o.model_dir = require_model("--model", o.model_dir);
@@ -79,9 +81,14 @@ void finish(GenerateOptions& o, bool has_prompt) {
   require_files("--prompts", o.prompts);
   require_out_file("--out", o.out);
   finish_run(o);
+  if (const std::string line = unused_sampling(o.model_dir);
+      !has_temperature && !line.empty() && o.place.leads()) {
+    log_info(line);
+  }
   SettingsRequest request;
   request.trains = false;
   resolve_model_settings(o, request, o.settings);
+  log_notes(o, {{"", &o.settings}});
 }
 
 }  // namespace
@@ -92,7 +99,7 @@ Action add_generate(CLI::App& app, std::function<int(const GenerateOptions&)> ru
   add_run_flags(app, *options);
   app.footer(kFooter);
   return [&app, options, run = std::move(run)] {
-    finish(*options, app.count("--prompt") > 0);
+    finish(*options, app.count("--prompt") > 0, app.count("--temperature") > 0);
     return run(*options);
   };
 }

@@ -10,6 +10,7 @@
 #include "reknit/optim/configured.h"
 
 #include <ATen/ATen.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -28,6 +29,19 @@ std::optional<at::ScalarType> reduce_dtype(const DeepSpeedConfig& config) {
     return std::nullopt;
   }
   return scalar_type(precision_named(*name));
+}
+
+int64_t end_token(const HfFolder& folder, const ModelSpec& spec,
+                  const std::optional<Tokenizer>& tokenizer) {
+  const nlohmann::json& given = folder.generation_config();
+  if (given.is_object() && given.contains("eos_token_id")) {
+    const nlohmann::json& tokens = given.at("eos_token_id");
+    const nlohmann::json& first = tokens.is_array() && !tokens.empty() ? tokens.front() : tokens;
+    if (first.is_number_integer() && first >= 0 && first < spec.vocab) {
+      return first.get<int64_t>();
+    }
+  }
+  return spec.eos >= 0 || !tokenizer ? spec.eos : tokenizer->eos().value_or(-1);
 }
 
 }  // namespace
@@ -142,8 +156,18 @@ std::vector<int64_t> prompt_tokens(const Row& row, const std::optional<Tokenizer
   row.fail("has no prompt");
 }
 
-int64_t end_token(const ModelSpec& spec, const std::optional<Tokenizer>& tokenizer) {
-  return spec.eos >= 0 || !tokenizer ? spec.eos : tokenizer->eos().value_or(-1);
+SamplingSettings sampling_settings(const SamplingOptions& options, int64_t max_new_tokens,
+                                   int64_t seed, const HfFolder& folder,
+                                   const std::optional<Tokenizer>& tokenizer) {
+  const ModelSpec spec = model_spec(folder, false);
+  return {.max_new_tokens = max_new_tokens,
+          .min_new_tokens = options.min_new_tokens,
+          .temperature = options.temperature,
+          .top_k = options.top_k,
+          .top_p = options.top_p,
+          .seed = static_cast<uint64_t>(seed),
+          .eos = end_token(folder, spec, tokenizer),
+          .vocab = spec.vocab};
 }
 
 void print_result(const std::string& text) {
