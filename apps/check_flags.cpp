@@ -13,6 +13,9 @@ Action add_check(CLI::App& app, std::function<int(const CheckOptions&)> run) {
       ->type_name("KEY=VALUE")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--batch", o->batch, "Sequences of a micro-batch, as a run's --batch")
+      ->check(at_least(1))
+      ->type_name("B");
   app.add_option("--ranks", o->ranks, "Ranks it is meant for")
       ->check(at_least(1))
       ->type_name("N")
@@ -25,7 +28,7 @@ Action add_check(CLI::App& app, std::function<int(const CheckOptions&)> run) {
       "\nExamples:\n"
       "  reknit check --config ds_config.json --ranks 192 --nodes 24\n"
       "  reknit check --config ds_config.json --set zero_optimization.mics_shard_size=8\n"
-      "  reknit check --config no_batch.json --set train_micro_batch_size_per_gpu=4\n"
+      "  reknit check --config no_batch.json --batch 4\n"
       "\nExit code 0: the config works for these ranks; 2: it does not, and all reasons are "
       "listed.");
   return [o, run = std::move(run)] {

@@ -1,8 +1,10 @@
 #include "apps/generate_flags.h"
 
+#include "apps/generation_config.h"
 #include "apps/model_settings.h"
 #include "apps/outputs.h"
 #include "apps/validators.h"
+#include "reknit/base/log.h"
 
 #include <memory>
 
@@ -36,7 +38,7 @@ void add_flags(CLI::App& app, GenerateOptions& o) {
       ->check(at_least(1))
       ->type_name("N")
       ->group(group);
-  app.add_option("--min-new-tokens", o.min_new_tokens, "Tokens before an end is allowed")
+  app.add_option("--min-new-tokens", o.sampling.min_new_tokens, "Tokens before an end is allowed")
       ->check(at_least(0))
       ->type_name("N")
       ->capture_default_str()
@@ -66,13 +68,13 @@ void add_flags(CLI::App& app, GenerateOptions& o) {
       ->group("Running");
 }
 
-void finish(GenerateOptions& o, bool has_prompt) {
+void finish(GenerateOptions& o, bool has_prompt, bool has_temperature) {
   if (!has_prompt && o.prompts.empty()) {
     throw UsageError("neither --prompt nor --prompts is given", "pass --prompt TEXT");
   }
-  if (o.min_new_tokens > o.max_new_tokens) {
-    throw UsageError(str("--min-new-tokens ", o.min_new_tokens, " is more than --max-new-tokens ",
-                         o.max_new_tokens),
+  if (o.sampling.min_new_tokens > o.max_new_tokens) {
+    throw UsageError(str("--min-new-tokens ", o.sampling.min_new_tokens,
+                         " is more than --max-new-tokens ", o.max_new_tokens),
                      "lower --min-new-tokens or raise --max-new-tokens");
   }
   o.model_dir = require_model("--model", o.model_dir);
@@ -84,9 +86,14 @@ void finish(GenerateOptions& o, bool has_prompt) {
   inputs.insert(inputs.end(), o.prompts.begin(), o.prompts.end());
   keep_inputs_from_file("--out", o.out, inputs);
   keep_inputs_from_file("--trace", o.trace_file, inputs);
+  if (const std::string line = unused_sampling(o.model_dir);
+      !has_temperature && !line.empty() && o.place.leads()) {
+    log_info(line);
+  }
   SettingsRequest request;
   request.trains = false;
   resolve_model_settings(o, request, o.settings);
+  log_notes(o, {{"", &o.settings}});
 }
 
 }  // namespace
@@ -97,7 +104,7 @@ Action add_generate(CLI::App& app, std::function<int(const GenerateOptions&)> ru
   add_run_flags(app, *options);
   app.footer(kFooter);
   return [&app, options, run = std::move(run)] {
-    finish(*options, app.count("--prompt") > 0);
+    finish(*options, app.count("--prompt") > 0, app.count("--temperature") > 0);
     return run(*options);
   };
 }

@@ -3,7 +3,6 @@
 #include "apps/outputs.h"
 #include "apps/validators.h"
 
-#include <filesystem>
 #include <memory>
 
 namespace reknit {
@@ -11,9 +10,10 @@ namespace reknit {
 Action add_init(CLI::App& app, std::function<int(const InitOptions&)> run) {
   auto o = std::make_shared<InitOptions>();
   auto dtype = std::make_shared<std::string>("fp32");
-  app.add_option("--model", o->config_json, "A model's config.json, or the folder that holds it")
+  app.add_option("--model", o->config_json,
+                 "A model's config.json, the folder that holds it, or a\nname in the local cache")
       ->required()
-      ->type_name("FILE");
+      ->type_name("DIR|FILE");
   app.add_option("--out", o->out, "The Hugging Face folder to write")->required()->type_name("DIR");
   add_seed_flag(app, o->seed);
   app.add_option("--dtype", *dtype, "fp32, bf16, fp16")
@@ -31,10 +31,7 @@ Action add_init(CLI::App& app, std::function<int(const InitOptions&)> run) {
       "config.json are copied.");
   return [o, dtype, run = std::move(run)] {
     o->dtype = precision_named(*dtype);
-    if (std::filesystem::is_directory(o->config_json)) {
-      o->config_json = (std::filesystem::path(o->config_json) / "config.json").string();
-    }
-    require_file("--model", o->config_json);
+    o->config_json = require_model_config("--model", o->config_json);
     if (o->overwrite) {
       require_replaceable_model(o->out);
     }

@@ -1,10 +1,13 @@
 #include "apps/model_settings.h"
 
+#include "reknit/base/format.h"
 #include "reknit/base/log.h"
 #include "reknit/config/json_path.h"
 #include "reknit/config/json_text.h"
 
 #include <strings.h>
+
+#include <map>
 
 namespace reknit {
 namespace {
@@ -107,17 +110,6 @@ void find_learning_rate(const SettingsRequest& request, const ResolvedSettings& 
                                        : "")});
 }
 
-void log_findings(const std::string& model, const Findings& findings) {
-  for (const Finding& finding : findings) {
-    const std::string line = (model.empty() ? "" : model + ": ") + to_line(finding);
-    if (finding.severity == Severity::kWarning) {
-      log_warning(line);
-    } else if (finding.severity == Severity::kNote) {
-      log_info(line);
-    }
-  }
-}
-
 std::string optimizer_line(const OptimizerConfig& o) {
   std::string line = str("optimizer: ", o.type, ", rate ", o.lr ? str(*o.lr) : "from a flag");
   if (o.momentum) {
@@ -160,10 +152,30 @@ void resolve_model_settings(const RunOptions& run, const SettingsRequest& reques
     find_learning_rate(request, resolved, file, settings);
   }
   require_valid(findings);
-  if (!run.place.launched || run.place.launched->rendezvous.rank == 0) {
-    log_findings(request.model, findings);
-  }
   settings.resolved_json = resolved.config.dump(2);
+}
+
+void log_notes(const RunOptions& run, const std::vector<NamedSettings>& models) {
+  if (!run.place.leads()) {
+    return;
+  }
+  std::vector<std::pair<Severity, std::string>> lines;
+  std::map<std::string, std::string> whose;  ///< by line
+  for (const auto& [name, settings] : models) {
+    for (const Finding& finding : settings->reading.findings) {
+      const std::string line = to_line(finding);
+      const auto [said, is_new] = whose.try_emplace(line, name);
+      if (is_new) {
+        lines.emplace_back(finding.severity, line);
+      } else if (said->second != name) {
+        said->second += " and " + name;
+      }
+    }
+  }
+  for (const auto& [severity, line] : lines) {
+    const std::string text = (whose[line].empty() ? "" : whose[line] + ": ") + line;
+    severity == Severity::kWarning ? log_warning(text) : log_info(text);
+  }
 }
 
 std::vector<std::string> describe(const ConfigReading& reading, const RunShape& shape) {
@@ -171,8 +183,12 @@ std::vector<std::string> describe(const ConfigReading& reading, const RunShape& 
   std::vector<std::string> lines;
   if (reading.batch.global > 0) {
     const BatchSizes& b = reading.batch;
-    lines.push_back(str("batch: ", b.global, " sequences a step = ", b.micro, " a rank x ",
-                        b.accumulation, " micro-batches x ", b.ranks, " ranks"));
+    lines.push_back(str("batch: ", plural(b.global, "sequence"), " a step = ", b.micro,
+                        " a rank x ", b.accumulation,
+                        b.accumulation == 1 ? " micro-batch" : " micro-batches", " x ",
+                        plural(b.ranks, "rank")));
+  } else {
+    lines.push_back("batch: the config leaves it to the run's --batch");
   }
   std::string precision = to_string(c.precision());
   if (c.fp16.enabled) {
@@ -187,9 +203,8 @@ std::vector<std::string> describe(const ConfigReading& reading, const RunShape& 
                                       "optimizer states and gradients are sharded",
                                       "parameters, gradients and optimizer states are sharded"};
   const int64_t over = c.zero.mics_shard_size > 0 ? c.zero.mics_shard_size : shape.ranks;
-  lines.push_back(
-      str("ZeRO-", c.zero.stage, ": ", kSharded[c.zero.stage],
-          c.zero.stage == 0 ? "" : str(" over ", over, over == 1 ? " rank" : " ranks")));
+  lines.push_back(str("ZeRO-", c.zero.stage, ": ", kSharded[c.zero.stage],
+                      c.zero.stage == 0 ? "" : " over " + plural(over, "rank")));
   if (c.zero.stage == 3) {
     lines.push_back(str("parameters of up to ", c.zero.persistence_threshold,
                         " elements stay whole; ",

@@ -20,13 +20,20 @@ struct SettingsRequest {
 };
 
 /// Fills settings.reading, resolved_json and learning_rate_from. Throws one UsageError
-/// that lists all that is wrong; InputError if a config file cannot be read. Notes and
-/// warnings go to the log.
+/// that lists all that is wrong; InputError if a config file cannot be read.
 ///
 /// Without any config file: ZeRO-3 on several ranks. Precision: --dtype, else the
 /// config's, else request.on_cuda, and fp32 on the CPU.
 void resolve_model_settings(const RunOptions& run, const SettingsRequest& request,
                             ModelSettings& settings);
+
+struct NamedSettings {
+  std::string name;  ///< empty for a command's only model
+  const ModelSettings* settings;
+};
+
+/// Notes and warnings of resolved settings to the log, once where they are the same for two models.
+void log_notes(const RunOptions& run, const std::vector<NamedSettings>& models);
 
 /// Lines that say what a config will do.
 std::vector<std::string> describe(const ConfigReading& reading, const RunShape& shape);

@@ -53,6 +53,7 @@ struct SamplingOptions {
   double temperature = 1.0;
   int64_t top_k = 0;  ///< 0: off
   double top_p = 1.0;
+  int64_t min_new_tokens = 0;
 };
 
 /// One trained model's settings, the shared ones and its own merged.
@@ -185,8 +186,7 @@ struct GenerateOptions : RunOptions {
   std::string prompt;                ///< one of the two
   std::vector<std::string> prompts;  ///< files
   int64_t max_new_tokens = 0;
-  int64_t min_new_tokens = 0;
-  SamplingOptions sampling{0.0, 0, 1.0};
+  SamplingOptions sampling{.temperature = 0};
   bool chat = false;
   std::string out;  ///< JSON lines; empty: standard output
   ModelSettings settings;
@@ -240,6 +240,7 @@ struct DataShowOptions {
 struct CheckOptions {
   std::string config_file;
   std::vector<std::string> sets;
+  std::optional<int64_t> batch;
   int64_t ranks = 1;
   int64_t nodes = 1;
 };

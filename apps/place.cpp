@@ -1,6 +1,7 @@
 #include "apps/place.h"
 
 #include "apps/options.h"
+#include "reknit/base/format.h"
 
 namespace reknit {
 namespace {
@@ -81,13 +82,15 @@ Place resolve_place(const RunOptions& options, const std::vector<GpuInfo>& gpus,
   // A launcher may show each task its own GPU only: then that one is device 0.
   const bool own_gpu = launched && place.gpus == 1;
   if (place.cuda && here > place.gpus && !own_gpu && !options.share_gpus) {
-    throw UsageError(str(here, " ranks (", place.ranks_from, ") on ", place.gpus, " visible GPUs"),
+    throw UsageError(str(plural(here, "rank"), " (", place.ranks_from, ") on ",
+                         plural(place.gpus, "visible GPU")),
                      "pass --share-gpus to put several ranks on one GPU");
   }
   if (place.ranks % place.nodes != 0) {
-    throw UsageError(str(place.ranks, " ranks (", place.ranks_from, ") do not spread evenly over ",
-                         place.nodes, " nodes (", place.nodes_from, ")"),
-                     "pass --nodes with a divisor of the ranks");
+    throw UsageError(
+        str(plural(place.ranks, "rank"), " (", place.ranks_from, ") cannot be spread evenly over ",
+            plural(place.nodes, "node"), " (", place.nodes_from, ")"),
+        "pass --nodes with a divisor of the ranks");
   }
   return place;
 }

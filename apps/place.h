@@ -23,6 +23,8 @@ struct Place {
   std::string nodes_from = "default";
   std::optional<LaunchedProcess> launched;  ///< none: the ranks are threads of this process
 
+  /// Whether this process holds rank 0, which speaks and writes for all.
+  bool leads() const { return !launched || launched->rendezvous.rank == 0; }
   /// One device for each rank of this process: all ranks, or the launched one's.
   std::vector<c10::Device> devices() const;
   int64_t gpus = 0;  ///< visible ones

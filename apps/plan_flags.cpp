@@ -26,7 +26,8 @@ struct Parsed {
 
 void add_job(CLI::App& app, PlanOptions& o) {
   const std::string group = "Job";
-  app.add_option("--model", o.model, "A Hugging Face folder, or its config.json alone")
+  app.add_option("--model", o.model,
+                 "A Hugging Face folder, its config.json alone, or a\nname in the local cache")
       ->required()
       ->type_name("DIR|FILE")
       ->group(group);
@@ -114,6 +115,8 @@ void finish(Parsed& p) {
         str("--ranks ", o.ranks, " cannot be spread over --nodes ", o.nodes, " evenly"),
         "give a multiple of the nodes");
   }
+  o.model = require_model_config("--model", o.model);
+  o.critic = require_model_config("--critic", o.critic);
   if (!o.run.config_file.empty()) {
     require_file("--config", o.run.config_file);
   }
@@ -140,6 +143,7 @@ void finish(Parsed& p) {
   request.defaults.push_back({"optimizer.params.lr", 1e-4, "default"});  // no plan depends on it
   o.settings.gradient_checkpointing = o.recompute;
   resolve_model_settings(o.run, request, o.settings);
+  log_notes(o.run, {{"", &o.settings}});
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 #include "apps/ppo_flags.h"
 
+#include "apps/generation_config.h"
 #include "apps/model_settings.h"
 #include "apps/outputs.h"
 #include "apps/validators.h"
+#include "reknit/base/log.h"
 #include "reknit/config/json_text.h"
 
 #include <algorithm>
@@ -318,7 +320,22 @@ void choose_schedule(Parsed& p) {
   o.lr_scheduler = types.at(p.lr_scheduler);
 }
 
-void finish(Parsed& p) {
+/// DeepSpeed-Chat samples as the actor's folder says.
+void choose_sampling(const CLI::App& app, PpoOptions& o) {
+  std::set<std::string> given;
+  for (const char* flag : {"--temperature", "--top-k", "--top-p"}) {
+    if (app.count(flag) > 0) {
+      given.insert(flag);
+    }
+  }
+  for (const std::string& line : sample_as_configured(o.actor_dir, given, o.sampling)) {
+    if (o.place.leads()) {
+      log_info(line);
+    }
+  }
+}
+
+void finish(const CLI::App& app, Parsed& p) {
   PpoOptions& o = p.options;
   check_files(o);
   std::vector<std::string> inputs = {o.actor_dir,         o.critic_dir,        o.reference_dir,
@@ -336,8 +353,12 @@ void finish(Parsed& p) {
     }
   }
   finish_train(o);
+  if (o.deepspeed_chat) {
+    choose_sampling(app, o);
+  }
   resolve_model_settings(o, request_for("actor", o.actor, p), o.actor);
   resolve_model_settings(o, request_for("critic", o.critic, p), o.critic);
+  log_notes(o, {{"actor", &o.actor}, {"critic", &o.critic}});
   o.training_batch = o.actor.reading.batch.micro;
   o.generation_batch = p.generation_batch.value_or(o.batch.value_or(o.training_batch));
   check_critic_batch(o);
@@ -354,8 +375,8 @@ Action add_ppo(CLI::App& app, std::function<int(const PpoOptions&)> run) {
   add_training(app, *parsed);
   add_train_flags(app, parsed->options);
   app.footer(kFooter);
-  return [parsed, run = std::move(run)] {
-    finish(*parsed);
+  return [&app, parsed, run = std::move(run)] {
+    finish(app, *parsed);
     return run(parsed->options);
   };
 }

@@ -258,6 +258,7 @@ void finish_pretrain(PretrainOptions& o, const Given& given) {
   keep_inputs_from_run(o, inputs_of(o));
   finish_train(o);
   resolve_model_settings(o, request_for(o), o.settings);
+  log_notes(o, {{"", &o.settings}});
   check_batch(o);
   o.wall_clock_breakdown |= o.settings.reading.config.wall_clock_breakdown;
 }

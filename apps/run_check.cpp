@@ -1,6 +1,7 @@
 // reknit check: what a config will do, and all that is wrong with it.
 #include "apps/commands.h"
 #include "apps/model_settings.h"
+#include "reknit/base/format.h"
 #include "reknit/config/json_path.h"
 #include "reknit/config/json_text.h"
 
@@ -76,13 +77,18 @@ int run_check(const CheckOptions& options) {
   const nlohmann::json given =
       options.config_file.empty() ? nlohmann::json::object() : read_json_file(options.config_file);
   Findings findings;
-  const ResolvedSettings resolved = resolve_settings(given, file, overrides, {}, {}, findings);
-  const RunShape shape{options.ranks, "--ranks", options.nodes, "--nodes"};
+  std::vector<Setting> flags;
+  if (options.batch) {
+    flags.push_back({"train_micro_batch_size_per_gpu", *options.batch, "--batch"});
+  }
+  const ResolvedSettings resolved = resolve_settings(given, file, overrides, flags, {}, findings);
+  // A config without a batch size leaves it to the command that runs it.
+  const RunShape shape{options.ranks, "--ranks", options.nodes, "--nodes", false};
   const ConfigReading reading = read_deepspeed(resolved.config, shape, file, resolved.origins);
   findings.insert(findings.end(), reading.findings.begin(), reading.findings.end());
 
-  std::cout << file << " on " << shape.ranks << (shape.ranks == 1 ? " rank, " : " ranks, ")
-            << shape.nodes << (shape.nodes == 1 ? " node:\n" : " nodes:\n");
+  std::cout << file << " on " << plural(shape.ranks, "rank") << ", " << plural(shape.nodes, "node")
+            << ":\n";
   if (!has_errors(findings)) {
     print_config(resolved.config, reading, shape);
   }

@@ -46,18 +46,6 @@ std::string result_line(const Job& job, size_t index, const Generation& answer) 
   return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
-SamplingSettings sampling_settings(const Job& job, const ModelSpec& spec) {
-  const GenerateOptions& o = job.options;
-  return {.max_new_tokens = o.max_new_tokens,
-          .min_new_tokens = o.min_new_tokens,
-          .temperature = o.sampling.temperature,
-          .top_k = o.sampling.top_k,
-          .top_p = o.sampling.top_p,
-          .seed = static_cast<uint64_t>(o.seed),
-          .eos = end_token(job.folder, job.tokenizer),
-          .vocab = spec.vocab};
-}
-
 // What generation would refuse as well, by the prompt's place.
 void check_prompt(const Row& row, const std::vector<int64_t>& tokens, const ModelSpec& spec,
                   int64_t max_new_tokens) {
@@ -103,10 +91,13 @@ std::string run_rank(const Job& job, RankEnvironment& environment) {
       print_result(decoder->add(token));
     }
   };
+  const GenerateOptions& o = job.options;
+  const SamplingSettings sampling =
+      sampling_settings(o.sampling, o.max_new_tokens, o.seed, job.folder, job.tokenizer);
   Hybrid hybrid(model->decoder, model->store, hybrid_settings(job.options.settings));
   GenerateLease lease = hybrid.enter_generation();
-  const auto answers = lease.generate(requests, job.options.batch.value_or(kDefaultBatch),
-                                      sampling_settings(job, model->decoder.spec()), sink);
+  const auto answers =
+      lease.generate(requests, job.options.batch.value_or(kDefaultBatch), sampling, sink);
   if (streams) {
     if (!requests.empty()) {
       print_result(decoder->finish() + "\n");
@@ -150,7 +141,7 @@ int run_generate(const GenerateOptions& options) {
     }
   });
   trace.write();
-  const bool writes = !options.place.launched || options.place.launched->rendezvous.rank == 0;
+  const bool writes = options.place.leads();
   if (writes && (!result.empty() || !options.out.empty())) {
     write_result(options.out, result);
   }

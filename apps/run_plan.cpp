@@ -2,12 +2,12 @@
 #include "apps/plan_flags.h"
 #include "apps/planning.h"
 #include "apps/session.h"
+#include "reknit/base/format.h"
 #include "reknit/checkpoint/json_text.h"
 
 #include <nlohmann/json.hpp>
 
 #include <cstdio>
-#include <filesystem>
 #include <iostream>
 
 namespace reknit {
@@ -17,20 +17,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kShownOptions = 20;
 
-ModelSpec spec_of(const std::string& flag, const std::string& path) {
-  std::filesystem::path file = path;
-  if (std::filesystem::is_directory(file)) {
-    file /= "config.json";
-  }
-  if (!std::filesystem::exists(file)) {
-    throw InputError(str(flag, " ", path, ": there is no ", file.filename().string()),
-                     "pass a Hugging Face folder, or its config.json");
-  }
-  return ModelSpec::from_hf(read_json_object(file.string()));
-}
-
 PlanRequest request_of(const PlanOptions& o) {
-  const ModelSpec spec = spec_of("--model", o.model);
+  const ModelSpec spec = ModelSpec::from_hf(read_json_object(o.model));
   const BatchSizes& batch = o.settings.reading.batch;
   const bool ppo = o.phase == "ppo";
   constexpr int64_t kUsual = 2048;
@@ -43,7 +31,8 @@ PlanRequest request_of(const PlanOptions& o) {
   request.cuda = o.run.place.cuda;
   spec.require_length(request.batch.length);
   if (ppo) {
-    const ModelSpec critic = o.critic.empty() ? spec : spec_of("--critic", o.critic);
+    const ModelSpec critic =
+        o.critic.empty() ? spec : ModelSpec::from_hf(read_json_object(o.critic));
     request.models = planned_ppo(spec, critic, o.settings, o.settings, o.ranks);
     request.generation = PlannedGeneration{.sequences = o.generation_batch.value_or(batch.micro),
                                            .prompt = o.max_prompt_len,
@@ -74,6 +63,7 @@ Json json_of(const PlanRequest& request, const Hardware& hardware, bool fits) {
   const MemoryPlan memory = plan_memory(request);
   const TimePlan time = plan_time(request, hardware);
   Json out = {{"fits", fits},
+              {"gpu", request.cuda ? Json(hardware.name) : Json()},
               {"limit_bytes", hardware.memory},
               {"total_bytes", memory.total()},
               {"peak_bytes", memory.pools()}};
@@ -152,15 +142,20 @@ void print_options(const char* title, const std::vector<PlanOption>& options,
 
 void print_plan(const PlanOptions& o, const PlanRequest& request, bool fits) {
   const MemoryPlan memory = plan_memory(request);
-  std::printf(
-      "%s, %.1f million parameters; %lld %s on %lld %s; %lld sequences of %lld tokens "
-      "x %lld micro-steps a rank\n",
-      request.models.front().spec.model_type.c_str(),
-      static_cast<double>(num_parameters(request.models.front().spec)) / 1e6,
-      static_cast<long long>(o.ranks), o.ranks == 1 ? "rank" : "ranks",
-      static_cast<long long>(o.nodes), o.nodes == 1 ? "node" : "nodes",
-      static_cast<long long>(request.batch.sequences), static_cast<long long>(request.batch.length),
-      static_cast<long long>(request.micro_batches));
+  std::printf("%s, %.1f million parameters; %s on %s; %s of %s x %s a rank\n",
+              request.models.front().spec.model_type.c_str(),
+              static_cast<double>(num_parameters(request.models.front().spec)) / 1e6,
+              plural(o.ranks, "rank").c_str(), plural(o.nodes, "node").c_str(),
+              plural(request.batch.sequences, "sequence").c_str(),
+              plural(request.batch.length, "token").c_str(),
+              plural(request.micro_batches, "micro-step").c_str());
+  if (request.cuda) {
+    std::printf("GPU %s%s: %s of memory, receives %s/s from its node and %s/s from others\n",
+                o.hardware.name.c_str(), o.gpu.empty() ? " (assumed: --gpu names another)" : "",
+                gigabytes(o.hardware.memory).c_str(),
+                gigabytes(static_cast<int64_t>(o.hardware.link)).c_str(),
+                gigabytes(static_cast<int64_t>(o.hardware.network)).c_str());
+  }
   print_memory(memory, o.hardware);
   print_traffic(plan_traffic(request));
   if (request.cuda) {

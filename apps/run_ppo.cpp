@@ -8,6 +8,7 @@
 #include "apps/signals.h"
 #include "apps/tracing.h"
 #include "apps/train_run.h"
+#include "reknit/base/format.h"
 #include "reknit/base/log.h"
 #include "reknit/checkpoint/run_folder.h"
 #include "reknit/rlhf/ppo_check.h"
@@ -27,9 +28,10 @@ int64_t global_batch(const PpoOptions& o) {
   // Both factors on the left are below 2^31 and 2^12.
   int64_t whole = o.generation_batch * o.place.ranks;
   if (__builtin_mul_overflow(whole, o.generation_batches, &whole) || whole > INT32_MAX) {
-    throw UsageError(str("--generation-batches ", o.generation_batches, " of ", o.generation_batch,
-                         " prompts on ", o.place.ranks, " ranks are more than a step can have"),
-                     "lower --generation-batches or --generation-batch");
+    throw UsageError(
+        str("--generation-batches ", o.generation_batches, " of ", o.generation_batch,
+            " prompts on ", plural(o.place.ranks, "rank"), " are more than a step can have"),
+        "lower --generation-batches or --generation-batch");
   }
   return whole;
 }
@@ -69,18 +71,12 @@ Checkpointing checkpointing(const ModelSettings& model) {
 }
 
 PpoSettings ppo_settings(const PpoOptions& o, const PpoInputs& inputs, int64_t steps) {
-  const ModelSpec spec = model_spec(inputs.actor, false);
   PpoSettings settings;
   settings.rules = o.deepspeed_chat ? PpoRules::kDeepSpeedChat : PpoRules::kStrict;
   settings.constants = {o.kl_ctl, o.clip_reward_value, o.cliprange, o.cliprange_value, o.gamma,
                         o.lam};
-  settings.sampling = {.max_new_tokens = o.max_answer_len,
-                       .temperature = o.sampling.temperature,
-                       .top_k = o.sampling.top_k,
-                       .top_p = o.sampling.top_p,
-                       .seed = static_cast<uint64_t>(o.seed),
-                       .eos = end_token(inputs.actor, inputs.tokenizer),
-                       .vocab = spec.vocab};
+  settings.sampling =
+      sampling_settings(o.sampling, o.max_answer_len, o.seed, inputs.actor, inputs.tokenizer);
   settings.global_batch = global_batch(o);
   settings.minibatch = minibatch(o);
   settings.micro_batch = o.training_batch;
@@ -170,8 +166,9 @@ class RankRun final : public TrainRun {
   }
   std::string config() const override { return config_of(options_); }
   std::string headline() const override {
-    return str("ppo: ", world().size(), " ranks, ", steps_, " steps of ", settings_.global_batch,
-               " prompts, ", inputs_.prompts.size(), " prompts in all");
+    return str("ppo: ", plural(world().size(), "rank"), ", ", plural(steps_, "step"), " of ",
+               plural(settings_.global_batch, "prompt"), ", ",
+               plural(static_cast<int64_t>(inputs_.prompts.size()), "prompt"), " in all");
   }
 
   void take_step(int64_t step) override {
@@ -329,7 +326,7 @@ int run_ppo(const PpoOptions& options) {
   check_ppo(settings, model_specs(inputs), inputs.prompts);
   require_fits(plan_of(options, inputs), options.place);
   install_stop_signals();
-  const bool leader = !options.place.launched || options.place.launched->rendezvous.rank == 0;
+  const bool leader = options.place.leads();
   RunFolder folder(leader ? options.out : "", options.overwrite);
   if (options.resume.empty()) {
     folder.write("config.json", config_of(options));

@@ -8,6 +8,7 @@
 #include "apps/signals.h"
 #include "apps/tracing.h"
 #include "apps/train_run.h"
+#include "reknit/base/format.h"
 #include "reknit/base/log.h"
 #include "reknit/engine/comm_report.h"
 #include "reknit/engine/deepspeed_run.h"
@@ -157,9 +158,10 @@ class RankRun final : public TrainRun {
       }
     }
     return str("pretrain: ", inputs_.spec.model_type, " of ", parameters, " parameters",
-               inputs_.has_weights ? "" : ", new weights", "; ", world().size(), " ranks, ", steps_,
-               " steps of ", settings_.batch.global, " sequences of ", options_.seq_length,
-               " tokens; rate ", options_.settings.reading.config.optimizer.lr.value_or(0.0), ", ",
+               inputs_.has_weights ? "" : ", new weights", "; ", plural(world().size(), "rank"),
+               ", ", plural(steps_, "step"), " of ", plural(settings_.batch.global, "sequence"),
+               " of ", plural(options_.seq_length, "token"), "; rate ",
+               options_.settings.reading.config.optimizer.lr.value_or(0.0), ", ",
                !options_.decay.style.empty() ? options_.decay.style
                : options_.settings.reading.config.scheduler.type.empty()
                    ? "constant"
@@ -371,7 +373,7 @@ int run_pretrain(const PretrainOptions& options) {
   sample_schedule(options, total_steps(options, inputs));  // what is wrong is said at once
   require_fits(plan_of(options, inputs), options.place);
   install_stop_signals();
-  const bool leader = !options.place.launched || options.place.launched->rendezvous.rank == 0;
+  const bool leader = options.place.leads();
   RunFolder folder(leader ? options.out : "", options.overwrite);
   if (options.resume.empty()) {
     folder.write("config.json", config_of(options));

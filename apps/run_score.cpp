@@ -143,7 +143,7 @@ int run_score(const ScoreOptions& options) {
     }
   });
   trace.write();
-  if (!options.place.launched || options.place.launched->rendezvous.rank == 0) {
+  if (options.place.leads()) {
     write_result(options.out, result);
   }
   return 0;

@@ -27,6 +27,7 @@ void finish(ScoreOptions& o) {
   SettingsRequest request;
   request.trains = false;
   resolve_model_settings(o, request, o.settings);
+  log_notes(o, {{"", &o.settings}});
 }
 
 }  // namespace

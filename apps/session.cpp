@@ -51,6 +51,14 @@ std::optional<int64_t> generation_end(const HfFolder& folder) {
   return value.get<int64_t>();
 }
 
+int64_t end_token(const HfFolder& folder, const ModelSpec& spec,
+                  const std::optional<Tokenizer>& tokenizer) {
+  const int64_t named = generation_end(folder).value_or(spec.eos);
+  require<InputError>(named < spec.vocab, folder.path(), ": the end token ", named,
+                      " is outside the vocabulary of ", spec.vocab);
+  return named >= 0 || !tokenizer ? named : tokenizer->eos().value_or(-1);
+}
+
 }  // namespace
 
 RankPlan rank_plan(const RunOptions& options) {
@@ -163,9 +171,18 @@ std::vector<int64_t> prompt_tokens(const Row& row, const std::optional<Tokenizer
   row.fail("has no prompt");
 }
 
-int64_t end_token(const HfFolder& folder, const std::optional<Tokenizer>& tokenizer) {
-  const int64_t named = generation_end(folder).value_or(model_spec(folder, false).eos);
-  return named >= 0 || !tokenizer ? named : tokenizer->eos().value_or(-1);
+SamplingSettings sampling_settings(const SamplingOptions& options, int64_t max_new_tokens,
+                                   int64_t seed, const HfFolder& folder,
+                                   const std::optional<Tokenizer>& tokenizer) {
+  const ModelSpec spec = model_spec(folder, false);
+  return {.max_new_tokens = max_new_tokens,
+          .min_new_tokens = options.min_new_tokens,
+          .temperature = options.temperature,
+          .top_k = options.top_k,
+          .top_p = options.top_p,
+          .seed = static_cast<uint64_t>(seed),
+          .eos = end_token(folder, spec, tokenizer),
+          .vocab = spec.vocab};
 }
 
 void print_result(const std::string& text) {

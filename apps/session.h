@@ -44,9 +44,11 @@ std::vector<int64_t> field_tokens(const Row& row, const Field& field,
 /// InputError at the row's place if it has none, and as field_tokens.
 std::vector<int64_t> prompt_tokens(const Row& row, const std::optional<Tokenizer>& tokenizer);
 
-/// The token that ends an answer: generation_config.json's, else config.json's, else the
-/// tokenizer's; -1: none. Of several the first, and a line says so. InputError if it is none.
-int64_t end_token(const HfFolder& folder, const std::optional<Tokenizer>& tokenizer);
+/// Of answers by the folder's model. They end with the end token of its generation_config.json (of
+/// several the first), else config.json's, else the tokenizer's.
+SamplingSettings sampling_settings(const SamplingOptions& options, int64_t max_new_tokens,
+                                   int64_t seed, const HfFolder& folder,
+                                   const std::optional<Tokenizer>& tokenizer);
 
 /// To standard output, at once. A reader that has gone away is no error; WriteError otherwise.
 void print_result(const std::string& text);

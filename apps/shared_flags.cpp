@@ -177,6 +177,16 @@ std::string require_model(const std::string& flag, const std::string& path) {
   }
 }
 
+std::string require_model_config(const std::string& flag, const std::string& path) {
+  std::error_code none;
+  if (path.empty() || fs::is_regular_file(path, none)) {
+    return path;
+  }
+  const std::string file = (fs::path(require_model(flag, path)) / "config.json").string();
+  require_file(flag, file);
+  return file;
+}
+
 void finish_run(RunOptions& o) {
   if (!o.config_file.empty()) {
     require_file("--config", o.config_file);
@@ -209,7 +219,7 @@ void finish_train(TrainOptions& o) {
   }
   finish_run(o);
   // Rank 0 owns the folder: a slower process may already find its files there.
-  const bool owner = !o.place.launched || o.place.launched->rendezvous.rank == 0;
+  const bool owner = o.place.leads();
   const bool goes_on = !o.resume.empty() && o.resume_from.empty();
   if (owner && !o.out.empty() && !goes_on && !o.overwrite && has_content(o.out)) {
     throw UsageError(str("--out ", o.out, " is not empty"),

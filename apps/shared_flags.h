@@ -36,6 +36,9 @@ void require_files(const std::string& flag, const std::vector<std::string>& path
 /// InputError naming flag and path.
 std::string require_model(const std::string& flag, const std::string& path);
 
+/// The config.json of the folder that require_model finds, or the file that `path` is itself.
+std::string require_model_config(const std::string& flag, const std::string& path);
+
 /// Of "fp32", "bf16" or "fp16", which the flag has been checked to be.
 Precision precision_named(const std::string& name);
 

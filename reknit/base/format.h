@@ -1,6 +1,7 @@
-// Numbers in the layout that a line of text wants.
+// Numbers and their nouns in the layout that a line of text wants.
 #pragma once
 
+#include <cstdint>
 #include <cstdio>
 #include <string>
 
@@ -12,6 +13,11 @@ std::string format(const char* pattern, Args... args) {
   char text[512];
   std::snprintf(text, sizeof(text), pattern, args...);
   return text;
+}
+
+/// "1 rank", "2 ranks".
+inline std::string plural(int64_t count, const std::string& thing) {
+  return std::to_string(count) + " " + thing + (count == 1 ? "" : "s");
 }
 
 }  // namespace reknit

@@ -41,6 +41,17 @@ uint64_t part_key(const std::vector<int>& members) {
   return key;
 }
 
+/// In words; empty: every process of the job has answered, or `enough` turned true.
+std::string who_is_silent(JobStore& job, const std::function<bool()>& enough) {
+  const auto silent = job.silent_ranks(enough);
+  if (!silent) {
+    return job.without_store();
+  }
+  return silent->empty() ? ""
+                         : str("no sign of life from the processes of ranks ", list_of(*silent),
+                               " of ", job.world());
+}
+
 /// One operation from joining to its end.
 struct Item {
   enum class State { kQueued, kRunning, kDone };
@@ -116,8 +127,10 @@ GlooGroup::GlooGroup(std::shared_ptr<JobStore> job, std::string path, int rank, 
     try {
       transport_ = std::make_unique<GlooTransport>(*job_, path_, rank_, size_, options_.timeout);
     } catch (const std::exception& error) {
-      throw CommError(str("group ", options_.name, ": rank ", rank_, " of ", size_,
-                          " cannot connect to the others: ", first_line(error)));
+      const std::string missing = who_is_silent(*job_, [] { return false; });
+      throw CommError(
+          str("group ", options_.name, ": rank ", rank_, " of ", size_,
+              " cannot connect to the others: ", missing.empty() ? first_line(error) : missing));
     }
   }
   worker_ = std::thread([this] { work(); });
@@ -284,15 +297,8 @@ std::string GlooGroup::diagnosis(const Item& item, const std::string& what) {
   if (aborted()) {
     return start + what;
   }
-  const auto silent = job_->silent_ranks(aborted);
-  if (!silent) {
-    return start + "the process of rank 0, where the job meets, has ended";
-  }
-  if (!silent->empty()) {
-    return str(start, "no sign of life from the processes of ranks ", list_of(*silent), " of ",
-               job_->world());
-  }
-  return start + what;
+  const std::string missing = who_is_silent(*job_, aborted);
+  return start + (missing.empty() ? what : missing);
 }
 
 void GlooGroup::wait(const Item& item) {
@@ -305,8 +311,11 @@ void GlooGroup::wait(const Item& item) {
     if (!reached.empty()) {
       reached[rank_] = joined_;
     }
-    const std::string sentence =
+    std::string sentence =
         timeout_sentence(options_, item.operation.kind, item.sequence, size_, reached);
+    if (reached.empty()) {
+      sentence += ": " + job_->without_store();
+    }
     lock.lock();
     if (!over()) {
       lock.unlock();

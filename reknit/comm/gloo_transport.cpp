@@ -113,12 +113,15 @@ GlooTransport::GlooTransport(const JobStore& job, const std::string& path, int r
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   options->threads = 1;
   options->devices.push_back(device_for(job.host()));
-  const auto store = job.connection(path, timeout);
+  const auto store = job.connection(path, timeout).unlimited();
 
   static std::mutex one_at_a_time;
   std::lock_guard lock(one_at_a_time);
   const std::set<Socket> before = connected_sockets();
-  state_->gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+  // Later than its own deadline, which it does not keep where a process is stopped.
+  state_->gloo = answer_within(timeout + kLook, [store, rank, size, options] {
+    return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+  });
   const std::set<Socket> after = connected_sockets();
   for (const Socket& socket : after) {
     if (!before.contains(socket)) {

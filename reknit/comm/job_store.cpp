@@ -27,7 +27,7 @@ constexpr auto kFarewell = 30s;  ///< for the others to leave a job that went we
 constexpr auto kFailedFarewell = 1s;
 constexpr auto kSpeech = 3s;  ///< for a speaker to say what it has to
 
-constexpr int kOnlyErrors = 2;
+constexpr int kOnlyFatal = 3;
 
 const std::string kAbort = "abort\n";
 const std::string kRoll = "roll";
@@ -59,7 +59,7 @@ JobStore::JobStore(const Rendezvous& rendezvous, const CommOptions& options)
                       rendezvous_.rank, " of a job of ", rendezvous_.world, " processes");
   // A closed connection is ours to report, once, with what is known.
   if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {
-    FLAGS_caffe2_log_level = std::max(FLAGS_caffe2_log_level, kOnlyErrors);
+    FLAGS_caffe2_log_level = std::max(FLAGS_caffe2_log_level, kOnlyFatal);
   }
   meet(options);
   watch_ = std::make_unique<Watch>([this] { poll(); });
@@ -79,10 +79,10 @@ void JobStore::leave() noexcept {
     if (lost_) {
       return;
     }
-    store_->deleteKey(numbered("joined", rendezvous_.rank));
-    store_->set(numbered("left", rendezvous_.rank), std::string("1"));
+    store_.remove(numbered("joined", rendezvous_.rank));
+    store_.set(numbered("left", rendezvous_.rank), std::string("1"));
     const auto left = keys_of_all("left");
-    while (serves() && !store_->check(left) && Clock::now() < deadline) {
+    while (serves() && !store_.check(left) && Clock::now() < deadline) {
       std::this_thread::sleep_for(5ms);
     }
   } catch (const std::exception& error) {
@@ -102,25 +102,30 @@ std::vector<std::string> JobStore::keys_of_all(const char* name) const {
   return keys;
 }
 
-/// Waits for the server for at most `left`.
-void JobStore::connect(std::chrono::milliseconds left) {
+/// Waits for the server for at most about `left`.
+void JobStore::connect(std::chrono::milliseconds timeout, std::chrono::milliseconds left) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(rendezvous_.port);
   options.isServer = serves();
   options.waitWorkers = false;
   // libtorch begins attempts until then and gives each as long again: up to 2.5 times this.
   options.timeout = std::clamp<std::chrono::milliseconds>(left / 3, 100ms, kReport);
-  auto tcp = c10::make_intrusive<c10d::TCPStore>(rendezvous_.host, options);
-  tcp->setTimeout(kReport);
-  store_ = c10::make_intrusive<c10d::PrefixStore>(prefix_, tcp);
-  polled_ = c10::make_intrusive<c10d::PrefixStore>(prefix_, tcp->clone());
-  store_->set(numbered("joined", rendezvous_.rank), std::string("1"));
+  const auto connect_to = [host = rendezvous_.host, options] {
+    auto tcp = c10::make_intrusive<c10d::TCPStore>(host, options);
+    tcp->setTimeout(kReport);
+    return std::pair(tcp, tcp->clone());
+  };
+  const auto [asked, polled] = answer_within(options.timeout * 5 / 2 + kAnswer, connect_to);
+  store_ = {c10::make_intrusive<c10d::PrefixStore>(prefix_, asked), kAnswer};
+  // A process that is stopped for a while costs nothing as long as no collective fails.
+  polled_ = {c10::make_intrusive<c10d::PrefixStore>(prefix_, polled), std::max(timeout, kAnswer)};
+  store_.set(numbered("joined", rendezvous_.rank), std::string("1"));
 }
 
 std::vector<int> JobStore::missing() const {
   std::vector<int> ranks;
   for (int rank = 0; rank < rendezvous_.world; ++rank) {
-    if (!store_->check({numbered("joined", rank)})) {
+    if (!store_.check({numbered("joined", rank)})) {
       ranks.push_back(rank);
     }
   }
@@ -136,9 +141,10 @@ void JobStore::meet(const CommOptions& options) {
     try {
       if (!store_) {
         const auto passed = Clock::now() - start;
-        connect(options.timeout - std::chrono::duration_cast<std::chrono::milliseconds>(passed));
+        connect(options.timeout,
+                options.timeout - std::chrono::duration_cast<std::chrono::milliseconds>(passed));
       }
-      if (store_->check(keys_of_all("joined"))) {
+      if (store_.check(keys_of_all("joined"))) {
         return;
       }
       if (Clock::now() > look) {
@@ -146,7 +152,7 @@ void JobStore::meet(const CommOptions& options) {
         state = str("ranks missing: ", list_of(missing()), " of ", rendezvous_.world);
       }
     } catch (const std::exception& error) {
-      store_.reset();
+      store_ = {};
       state = str("ranks missing: 0 of ", rendezvous_.world, " (", first_line(error), ")");
     }
     if (Clock::now() > report) {
@@ -165,11 +171,15 @@ std::string JobStore::next_path() {
   return str("group", next_path_++);
 }
 
-c10::intrusive_ptr<c10d::Store> JobStore::connection(const std::string& prefix,
-                                                     std::chrono::milliseconds timeout) const {
-  auto own = store_->clone();
-  own->setTimeout(timeout);
-  return c10::make_intrusive<c10d::PrefixStore>(prefix, own);
+PatientStore JobStore::connection(const std::string& prefix,
+                                  std::chrono::milliseconds timeout) const {
+  return polled_.connection(prefix, timeout);
+}
+
+std::string JobStore::without_store() const {
+  return str("the store at ", rendezvous_.host, ":", rendezvous_.port, ", which ",
+             rendezvous_.agent_store ? "the launcher" : "the process of rank 0",
+             " serves, has ended or does not answer");
 }
 
 void JobStore::attach(JobMember& member, std::chrono::milliseconds timeout) {
@@ -213,8 +223,8 @@ void JobStore::deliver(const Aborted& aborted, bool told) noexcept {
 }
 
 int64_t JobStore::append(const std::string& entry) {
-  const int64_t number = store_->add("log", 1) - 1;
-  store_->set(numbered("log", number), entry);
+  const int64_t number = store_.add("log", 1) - 1;
+  store_.set(numbered("log", number), entry);
   return number;
 }
 
@@ -261,18 +271,18 @@ void JobStore::read_log() {
     return;
   }
   log_time_ = Clock::now();
-  for (const int64_t end = polled_->add("log", 0); log_read_ < end; ++log_read_) {
+  for (const int64_t end = polled_.add("log", 0); log_read_ < end; ++log_read_) {
     const std::string key = numbered("log", log_read_);
-    if (!polled_->check({key})) {
+    if (!polled_.check({key})) {
       return;
     }
-    hear(log_read_, polled_->get_to_str(key));
+    hear(log_read_, polled_.get(key));
   }
 }
 
 void JobStore::hear(int64_t number, const std::string& entry) {
   if (entry == kRoll) {
-    polled_->set(str("alive/", number, "/", rendezvous_.rank), std::string("1"));
+    polled_.set(str("alive/", number, "/", rendezvous_.rank), std::string("1"));
   } else if (entry.starts_with(kSaid)) {
     said_ = std::stoi(entry.substr(kSaid.size()));
   } else {
@@ -304,7 +314,7 @@ void JobStore::post_progress() {
     }
   }
   for (const auto& [key, joined] : news) {
-    polled_->set(key, std::to_string(joined));
+    polled_.set(key, std::to_string(joined));
   }
 }
 
@@ -313,7 +323,7 @@ std::vector<int64_t> JobStore::progress(const std::string& path, int size) {
   try {
     for (int rank = 0; rank < size && !lost_; ++rank) {
       const std::string key = str("progress/", path, ":", rank);
-      reached.push_back(store_->check({key}) ? std::stoll(store_->get_to_str(key)) : 0);
+      reached.push_back(store_.check({key}) ? std::stoll(store_.get(key)) : 0);
     }
   } catch (const std::exception& error) {
     lose(error);
@@ -331,7 +341,7 @@ std::optional<std::vector<int>> JobStore::silent_ranks(const std::function<bool(
       std::this_thread::sleep_for(20ms);
       silent.clear();
       for (int rank = 0; rank < rendezvous_.world; ++rank) {
-        if (!store_->check({str("alive/", call, "/", rank)})) {
+        if (!store_.check({str("alive/", call, "/", rank)})) {
           silent.push_back(rank);
         }
       }
@@ -348,7 +358,7 @@ std::optional<int> JobStore::await_speaker(bool echo) noexcept {
     for (int turn = 0; said_ == kNothingSaid && !lost_; ++turn) {
       // The first turn is for those that found the error themselves.
       const bool runs = !echo || turn > 0;
-      if (runs && store_->add(numbered("speaker", turn), 1) == 1) {
+      if (runs && store_.add(numbered("speaker", turn), 1) == 1) {
         return std::nullopt;
       }
       const auto deadline = Clock::now() + kSpeech;

@@ -3,18 +3,13 @@
 #pragma once
 
 #include "reknit/comm/gloo.h"
+#include "reknit/comm/patient_store.h"
 #include "reknit/comm/watchdog.h"
-
-#include <c10/util/intrusive_ptr.h>
 
 #include <atomic>
 #include <exception>
 #include <mutex>
 #include <optional>
-
-namespace c10d {
-class Store;
-}
 
 namespace reknit {
 
@@ -37,8 +32,8 @@ class JobMember {
 
 /// The key-value store that the processes share (libtorch's TCPStore, served by rank 0
 /// or by the launcher's agent), and this process's voice in it. Thread-safe. Once the
-/// store is lost (the serving process has ended) posts are dropped and questions are
-/// answered with nothing.
+/// store is lost (the serving process has ended or does not answer) posts are dropped and questions
+/// are answered with nothing.
 class JobStore {
  public:
   /// Collective over the processes; returns when all are there. Says every 30 s which
@@ -57,9 +52,10 @@ class JobStore {
 
   /// The path of the process's next group of all ranks: the same on all processes.
   std::string next_path();
-  /// A connection of its own to the store, under `prefix`.
-  c10::intrusive_ptr<c10d::Store> connection(const std::string& prefix,
-                                             std::chrono::milliseconds timeout) const;
+  /// A connection of its own to the store, under `prefix`; it waits for a key for `timeout`.
+  PatientStore connection(const std::string& prefix, std::chrono::milliseconds timeout) const;
+  /// What to say where the store is lost.
+  std::string without_store() const;
 
   /// From here to detach the member hears of aborts and its progress is posted, every
   /// second or, with a short `timeout`, more often.
@@ -96,7 +92,7 @@ class JobStore {
   };
 
   void meet(const CommOptions& options);
-  void connect(std::chrono::milliseconds left);
+  void connect(std::chrono::milliseconds timeout, std::chrono::milliseconds left);
   void leave() noexcept;
   bool serves() const;
   std::vector<std::string> keys_of_all(const char* name) const;
@@ -111,8 +107,8 @@ class JobStore {
 
   const Rendezvous rendezvous_;
   const std::string prefix_;
-  c10::intrusive_ptr<c10d::Store> store_;   ///< asked by the ranks
-  c10::intrusive_ptr<c10d::Store> polled_;  ///< asked by the watchdog
+  PatientStore store_;   ///< asked by the ranks
+  PatientStore polled_;  ///< asked by the watchdog
   std::atomic<bool> lost_ = false;
   std::atomic<int> said_ = kNothingSaid;  ///< the exit code that a process has said
 

@@ -99,16 +99,16 @@ std::unique_ptr<Communicator> make_nccl(const Rendezvous& rendezvous, CommOption
   const auto timeout = options.timeout;
   auto job = JobStore::join(rendezvous, options);
   const std::string path = job->next_path();
-  auto store = job->connection(path, timeout);
+  const PatientStore store = job->connection(path, timeout);
   ncclUniqueId id;
   if (rendezvous.rank == 0) {
     const ncclResult_t result = ncclGetUniqueId(&id);
     require<CommError>(result == ncclSuccess,
                        "NCCL cannot be started: ", ncclGetErrorString(result), ", ",
                        ncclGetLastError(nullptr));
-    store->set("id", std::vector<uint8_t>(id.internal, id.internal + sizeof(id.internal)));
+    store.set("id", std::string(id.internal, sizeof(id.internal)));
   } else {
-    const std::vector<uint8_t> bytes = store->get("id");
+    const std::string bytes = store.get("id");
     require<CommError>(bytes.size() == sizeof(id.internal), "rank 0 sent ", bytes.size(),
                        " bytes as NCCL's id");
     std::memcpy(id.internal, bytes.data(), bytes.size());

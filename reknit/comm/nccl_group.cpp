@@ -486,6 +486,10 @@ std::string NcclGroup::late(const InFlight& operation) {
   std::vector<int64_t> reached;
   if (job_) {
     reached = job_->progress(path_, size_);
+    if (reached.empty()) {
+      return str(timeout_sentence(options_, operation.kind, operation.sequence, size_, reached),
+                 ": ", job_->without_store());
+    }
   }
   for (int rank = 0; rank < size_; ++rank) {
     if (ranks_[rank]) {

@@ -221,7 +221,7 @@ std::string timeout_sentence(const CommOptions& options, CommKind kind, int64_t 
   const std::string start = str("group ", options.name, ": ", name_of(kind), " #", sequence,
                                 " timed out after ", seconds, " s");
   if (reached.empty()) {
-    return start + "; which ranks are missing is not known";
+    return start;
   }
   if (missing.empty()) {
     return start + " although all ranks have joined";

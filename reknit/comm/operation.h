@@ -75,7 +75,8 @@ at::Tensor piece_of(const at::Tensor& full, int index, int pieces);
 std::string list_of(const std::vector<int>& ranks);
 
 /// The sentence of a deadline: group, operation, sequence number, missing ranks.
-/// `reached[r]` is how many operations rank r has joined; empty if that is not known.
+/// `reached[r]` is how many operations rank r has joined. Empty: that is not known, and the
+/// caller adds why.
 std::string timeout_sentence(const CommOptions& options, CommKind kind, int64_t sequence, int size,
                              const std::vector<int64_t>& reached);
 

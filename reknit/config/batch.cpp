@@ -45,10 +45,7 @@ Attempt derive(const BatchRequest& r, int64_t ranks) {
     const int64_t steps = g.value_or(1);
     return {product(product(m, steps), ranks), m, steps, "m * g * W must fit in 64 bits"};
   }
-  if (B) {
-    return {B, quotient(B, ranks), 1, "B must be a multiple of W"};
-  }
-  return {std::nullopt, std::nullopt, std::nullopt, "B or m must be given"};
+  return {B, quotient(B, ranks), 1, "B must be a multiple of W"};
 }
 
 std::string products(const BatchRequest& r, int64_t ranks) {
@@ -65,7 +62,7 @@ std::string products(const BatchRequest& r, int64_t ranks) {
 
 std::string remedy(const BatchRequest& r, int64_t ranks) {
   if (!r.global) {
-    return "give train_batch_size, or train_micro_batch_size_per_gpu (flag --batch)";
+    return "";  // the product does not fit
   }
   if (r.micro && *r.micro > *r.global) {
     BatchRequest swapped = r;
@@ -107,6 +104,14 @@ BatchSizes solve_batch(const BatchRequest& r, int64_t ranks, const std::string& 
   check("train_micro_batch_size_per_gpu", r.micro);
   check("gradient_accumulation_steps", r.accumulation);
   if (!positive) {
+    return {};
+  }
+  if (!r.global && !r.micro) {
+    findings.push_back(
+        {Severity::kError, "", "",
+         "no batch size is given: neither train_batch_size nor "
+         "train_micro_batch_size_per_gpu",
+         "pass --batch, the sequences of a rank's micro-batch, or give one of the two"});
     return {};
   }
   const Attempt attempt = derive(r, ranks);

@@ -1,5 +1,6 @@
 #include "reknit/config/deepspeed_checks.h"
 
+#include "reknit/base/format.h"
 #include "reknit/config/deepspeed_keys.h"
 #include "reknit/config/json_path.h"
 #include "reknit/config/json_text.h"
@@ -135,8 +136,8 @@ void check_zero(const RunShape& shape, ConfigReading& reading) {
   const ZeroConfig& zero = reading.config.zero;
   if (shape.nodes < 1 || shape.ranks % shape.nodes != 0) {
     wrong(reading, "", "",
-          str(shape.ranks, " ranks (", shape.ranks_from, ") cannot be spread over ", shape.nodes,
-              " equal nodes (", shape.nodes_from, ")"));
+          str(plural(shape.ranks, "rank"), " (", shape.ranks_from, ") cannot be spread over ",
+              shape.nodes, " equal nodes (", shape.nodes_from, ")"));
     return;
   }
   if (zero.mics_hierarchical) {
@@ -152,7 +153,7 @@ void check_zero(const RunShape& shape, ConfigReading& reading) {
     wrong(reading, path, value, "must be 1 or more, or -1 for off");
   } else if (shape.ranks % zero.mics_shard_size != 0) {
     wrong(reading, path, value,
-          str("does not divide ", shape.ranks, " ranks (", shape.ranks_from, ")"));
+          str("does not divide ", plural(shape.ranks, "rank"), " (", shape.ranks_from, ")"));
   }
   if (zero.stage != 3) {
     wrong(reading, path, value, str("needs zero_optimization.stage 3, not ", zero.stage));

@@ -216,5 +216,64 @@ TEST_F(PpoFlags, ACriticsOwnConfigChangesNoBatchAndNoScheduleUnsaid) {
               HasSubstr("scheduler.type = WarmupLR of the critic's config"));
 }
 
+TEST_F(PpoFlags, DeepSpeedChatsSamplingIsThatOfTheActorsFolder) {
+  const Args chat = {"--compat", "deepspeed-chat"};
+  EXPECT_EQ(parse(chat).sampling.temperature, 0) << "do_sample is false where nothing says it";
+  write("actor/generation_config.json",
+        R"({"do_sample": true, "temperature": 0.7, "top_p": 0.9, "min_new_tokens": 3,
+            "repetition_penalty": 1.0, "bad_words_ids": [], "eos_token_id": 2})");
+  const SamplingOptions found = parse(chat).sampling;
+  EXPECT_EQ(found.temperature, 0.7);
+  EXPECT_EQ(found.top_k, 50) << "as transformers, where the file does not say it";
+  EXPECT_EQ(found.top_p, 0.9);
+  EXPECT_EQ(found.min_new_tokens, 3);
+  const SamplingOptions strict = parse({}).sampling;
+  EXPECT_EQ(strict.temperature, 1);
+  EXPECT_EQ(strict.top_k, 0);
+  EXPECT_EQ(strict.top_p, 1);
+  EXPECT_EQ(strict.min_new_tokens, 0);
+}
+
+TEST_F(PpoFlags, AFlagFillsGapsOfTheActorsSamplingAndContradictsNothing) {
+  write("actor/generation_config.json", R"({"do_sample": true, "temperature": 0.7})");
+  const auto with = [](Args more) {
+    more.insert(more.end(), {"--compat", "deepspeed-chat"});
+    return more;
+  };
+  EXPECT_EQ(parse(with({"--top-k", "7", "--temperature", "0.7"})).sampling.top_k, 7);
+  EXPECT_THAT(error_of(with({"--temperature", "1"})),
+              testing::AllOf(testing::StartsWith("2: --temperature 1 contradicts"),
+                             HasSubstr("temperature = 0.7")));
+  EXPECT_EQ(parse({"--temperature", "1"}).sampling.temperature, 1);
+  write("actor/generation_config.json", R"({"do_sample": false})");
+  EXPECT_THAT(error_of(with({"--temperature", "1"})), HasSubstr("do_sample = false"));
+  EXPECT_THAT(error_of(with({"--top-p", "0.5"})), HasSubstr("--top-p has no effect"));
+}
+
+TEST_F(PpoFlags, SamplingThatIsNotBuiltIsRefusedNotDropped) {
+  write("actor/generation_config.json", R"({"do_sample": true, "repetition_penalty": 1.2})");
+  EXPECT_THAT(error_of({"--compat", "deepspeed-chat"}),
+              testing::AllOf(testing::StartsWith("3: "), HasSubstr("repetition_penalty = 1.2")));
+  EXPECT_EQ(error_of({}), "no error");
+  write("actor/generation_config.json", R"({"temperature": "warm"})");
+  EXPECT_THAT(error_of({"--compat", "deepspeed-chat"}), testing::StartsWith("3: "));
+}
+
+TEST_F(PpoFlags, NotesOfASharedConfigAreSaidOnce) {
+  write("ds.json", R"({"zero_optimization": {"stage": 3, "contiguous_gradients": true}})");
+  const auto count = [&](const Args& more) {
+    testing::internal::CaptureStderr();
+    parse(more);
+    const std::string said = testing::internal::GetCapturedStderr();
+    size_t lines = 0;
+    for (size_t at = said.find("contiguous_gradients"); at != std::string::npos;
+         at = said.find("contiguous_gradients", at + 1)) {
+      ++lines;
+    }
+    return lines;
+  };
+  EXPECT_EQ(count({"--config", path("ds.json")}), 1U);
+}
+
 }  // namespace
 }  // namespace reknit

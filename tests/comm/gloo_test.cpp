@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
 #include <csignal>
 #include <thread>
 
@@ -54,7 +55,91 @@ TEST(Gloo, AKilledProcessIsNamedByTheOthers) {
 }
 
 TEST(Gloo, TheOthersNoticeWhenTheProcessWhereTheyMeetIsKilled) {
-  kill_one(0, "rank 0, where the job meets, has ended");
+  kill_one(0, "which the process of rank 0 serves, has ended");
+}
+
+/// Stops this process as a shell's `kill -STOP` does; it goes on after `length`.
+void stop_for(std::chrono::seconds length) {
+  const pid_t self = getpid();
+  if (fork() == 0) {
+    sleep(static_cast<unsigned>(length.count()));
+    kill(self, SIGCONT);
+    _exit(0);
+  }
+  raise(SIGSTOP);
+}
+
+/// Rank `victim` of 3 is stopped while the others wait for it; they must say so at their
+/// timeout, and the stopped one must end with an error too when it goes on.
+void stop_one(int victim, std::chrono::seconds length, const std::string& expected) {
+  const auto place = process_place();
+  if (!place) {
+    EXPECT_EQ(run_in_processes(3), std::vector<int>(3, 0));
+    return;
+  }
+  auto group = make_gloo(*place, {.timeout = 2s});
+  group->barrier();
+  std::string wanted = str("all_reduce #1 timed out after 2 s: ", expected);
+  if (place->rank == victim) {
+    std::this_thread::sleep_for(100ms);
+    stop_for(length);
+    wanted = "all_reduce #1";
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const std::string sentence = comm_error_of([&] {
+    group->all_reduce({at::ones({4})}, ReduceOp::kSum, Stream()).wait(Stream());
+    group->barrier();
+  });
+  group.reset();
+  EXPECT_THAT(sentence, AllOf(HasSubstr("group world: "), HasSubstr(wanted)));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 7s);
+}
+
+TEST(Gloo, AStoppedProcessIsNamedByTheOthers) {
+  stop_one(1, 4s, "ranks missing: 1 of 3");
+}
+
+TEST(Gloo, TheOthersEndWhenTheProcessThatServesTheStoreIsStopped) {
+  stop_one(0, 7s, "the store at 127.0.0.1:");
+}
+
+TEST(Gloo, AStopShorterThanTheTimeoutDoesNoHarm) {
+  const auto place = process_place();
+  if (!place) {
+    EXPECT_EQ(run_in_processes(2), std::vector<int>(2, 0));
+    return;
+  }
+  auto group = make_gloo(*place, {.timeout = 60s});
+  group->barrier();
+  if (place->rank == 0) {
+    stop_for(4s);
+  }
+  group->barrier();
+  group->split({0, 1}, "part")->barrier();
+}
+
+TEST(Gloo, StartUpEndsWithItsTimeoutWhereTheMeetingPlaceIsStopped) {
+  const auto place = process_place();
+  if (!place) {
+    EXPECT_EQ(run_in_processes(2), std::vector<int>(2, 0));
+    return;
+  }
+  Rendezvous larger = *place;
+  larger.world = 3;
+  if (place->rank == 0) {
+    std::thread stop([] {
+      std::this_thread::sleep_for(300ms);
+      stop_for(7s);
+    });
+    EXPECT_THAT(comm_error_of([&] { make_gloo(larger, {.timeout = 1s}); }), HasSubstr("start-up"));
+    stop.join();
+    return;
+  }
+  std::this_thread::sleep_for(600ms);
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THAT(comm_error_of([&] { make_gloo(larger, {.timeout = 1s}); }),
+              AllOf(HasSubstr("start-up"), HasSubstr("ranks missing: 0 of 3")));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 6s);
 }
 
 TEST(Gloo, AnAbortReachesAProcessThatIsNotWaiting) {

@@ -265,7 +265,7 @@ def check(path, *more):
 WRONG = [
     ({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 1536}, 8, "look exchanged"),
     ({"train_batch_size": 10, "train_micro_batch_size_per_gpu": 2}, 2, "B = 10"),
-    ({"gradient_accumulation_steps": 4}, 2, "B or m must be given"),
+    ({"gradient_accumulation_steps": 4}, 2, "no batch size is given"),
     ({"train_batch_size": "auto"}, 2, "auto"),
     ({"train_batch_size": 8, "gradient_cliping": 1.0}, 2, "did you mean gradient_clipping?"),
     (
@@ -518,3 +518,46 @@ def test_errors_are_left_for_torchrun(tmp_path):
     path = tmp_path / "error.json"
     reknit("check", "--config", "/nonexistent/ds.json", env={"TORCHELASTIC_ERROR_FILE": str(path)})
     assert "/nonexistent/ds.json" in json.loads(path.read_text())["message"]["message"]
+
+
+def test_a_config_without_a_batch_is_fine_and_check_takes_a_batch(tmp_path):
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({"zero_optimization": {"stage": 3}}))
+    alone = check(path)
+    assert alone.returncode == 0, alone.stderr
+    assert "the config leaves it to the run's --batch" in alone.stdout
+    given = check(path, "--batch", 4, "--ranks", 1)
+    assert "batch: 4 sequences a step = 4 a rank x 1 micro-batch x 1 rank\n" in given.stdout
+    path.write_text(json.dumps({"train_micro_batch_size_per_gpu": 2}))
+    assert check(path, "--batch", 4).returncode == 2
+
+
+def test_a_missing_batch_is_a_sentence_without_letters(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    flags = ["--seq-length", 8, "--steps", 1, "--learning-rate", 1e-3, "--device", "cpu"]
+    for name in ("text.bin", "text.idx"):
+        (tmp_path / name).touch()
+    result = reknit(
+        "pretrain", "--model", tmp_path / "config.json", "--data", tmp_path / "text", *flags
+    )
+    assert result.returncode == 2
+    assert "no batch size is given: neither train_batch_size nor" in result.stderr
+    assert "help: pass --batch" in result.stderr
+
+
+def test_plan_and_init_find_names_in_the_local_cache(tmp_path):
+    model = tmp_path / "models--some--opt"
+    (model / "refs").mkdir(parents=True)
+    (model / "refs" / "main").write_text("abc")
+    snapshot = model / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    shape = {"model_type": "opt", "vocab_size": 96, "hidden_size": 32, "word_embed_proj_dim": 32}
+    shape |= {"num_hidden_layers": 1, "num_attention_heads": 4, "ffn_dim": 64}
+    (snapshot / "config.json").write_text(json.dumps(shape | {"max_position_embeddings": 64}))
+    env = {"HF_HUB_CACHE": str(tmp_path)}
+    for command in (["plan"], ["init", "--out", tmp_path / "made"]):
+        result = reknit(*command, "--model", "some/opt", env=env)
+        assert result.returncode == 0, result.stderr
+        missing = reknit(*command, "--model", "some/other", env=env)
+        assert missing.returncode == 3
+        assert "hf download some/other" in missing.stderr

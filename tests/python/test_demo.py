@@ -211,8 +211,8 @@ def test_an_error_of_one_process_is_said_once_and_all_end_with_its_code(inputs, 
     assert sum(text.count("error: ") for text in said) == 1, said
 
 
-def test_a_stopped_process_ends_the_others_at_the_timeout(inputs, tmp_path):
-    victim = 1
+@pytest.mark.parametrize("victim", [1, 0], ids=["a-rank", "the-rank-that-hosts-the-meeting"])
+def test_a_stopped_process_ends_the_others_at_the_timeout(inputs, tmp_path, victim):
     ranks = start_ranks(ppo(inputs, tmp_path / "run", "--steps", 100000, "--timeout", 12))
     others = [process for rank, process in enumerate(ranks) if rank != victim]
     try:

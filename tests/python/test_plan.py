@@ -159,3 +159,11 @@ def test_ppo_takes_what_was_planned_to_the_byte(config, tmp_path, zero):
         *("--device", "cpu"),
     )
     assert [json.loads(line)["peak_bytes"] for line in lines] == [planned["peak_bytes"]] * 2
+
+
+def test_the_gpu_that_a_plan_assumes_is_printed(config):
+    model = config(TINY, "config.json")
+    assert "GPU h100-80g (assumed" in plan("--model", model).stdout
+    named = plan("--model", model, "--gpu", "h200").stdout
+    assert "GPU h200: " in named and "1 rank on 1 node" in named
+    assert plan_json("--model", model, "--gpu", "h200")[1]["gpu"] == "h200"
