@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
   // A reader of our output that has gone away (`| head`) ends no run.
   std::signal(SIGPIPE, SIG_IGN);
   if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {
-    FLAGS_caffe2_log_level = c10::GLOG_ERROR;  // its warnings are stacks; ours are sentences
+    FLAGS_caffe2_log_level = c10::GLOG_FATAL;  // it adds stacks to what we say in a sentence
   }
   using reknit::Command;
   const std::vector<Command> commands = {

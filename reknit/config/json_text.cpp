@@ -123,6 +123,9 @@ class Builder : public json::json_sax_t {
 
   bool key(string_t& value) override {
     Level& level = levels_.back();
+    if (value.find('\0') != std::string::npos) {
+      throw UsageError(str(name_, ": a key holds a zero character"), "no key of a config does");
+    }
     level.key = value;
     if (!level.keys.insert(value).second) {
       throw UsageError(str(name_, ": the key ", path(), " is given twice"),

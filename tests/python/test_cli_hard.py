@@ -534,7 +534,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_again(models, tm
 
 def test_a_name_in_a_config_neither_ends_the_line_nor_steers_the_terminal(tmp_path):
     for text, said in (
-        ('{"train_batch_size": 4, "\\u0000": 1}', "\\x00"),
+        ('{"train_batch_size": 4, "\\u0000": 1}', "a key holds a zero character"),
         ('{"train_batch_size": 4, "\\u001b[2J": 1}', "\\x1b[2J"),
         ('{"train_batch_size": 4, "": 1}', "there is no key without a name"),
         ("[" * 1000, "[0] is nested"),
