@@ -80,7 +80,7 @@ void measure(int64_t rows, int64_t in, int64_t out) {
     return;
   }
   const at::Tensor expected = at::mm(x.to(at::kFloat), weights[0].to(at::kFloat).t());
-  for (const int64_t tile : {16, 32, 48, 64}) {
+  for (const int64_t tile : {16, 32, 64}) {
     for (const int64_t splits : {1, 2, 4, 8}) {
       const int64_t blocks = (out + tile - 1) / tile * splits;
       if (in % (64 * splits) != 0 || in / splits < 256 || blocks < 96 ||

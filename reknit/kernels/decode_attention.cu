@@ -1,7 +1,10 @@
 // Decode attention: a block per (sequence, key-value head, chunk of tokens), then a
-// merge of the chunks. Lanes hold the head's elements, groups of lanes a token each.
+// merge of the chunks. Lanes hold the head's elements, groups of lanes a token each; what
+// the cache holds streams through shared memory, each lane's part for itself.
 #include "reknit/kernels/decode_attention.h"
 
+#include "reknit/kernels/cache_packs.cuh"
+#include "reknit/kernels/copy_async.cuh"
 #include "reknit/kernels/device.cuh"
 
 #include <algorithm>
@@ -10,22 +13,27 @@ namespace reknit::kernels {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / kWarp;
 constexpr int64_t kChunk =
-    512;                    // tokens of a block; fixed, so that bits do not depend on the batch
-constexpr int kUnroll = 4;  // tokens that a group of lanes loads at once
+    512;  // tokens of a block; fixed, so that bits do not depend on the batch
+constexpr int64_t kManyHeads = 32;  // their blocks are smaller; not a matter of the batch
 constexpr float kLog2E = 1.4426950408889634f;
 
 /// How a block is cut: a token's row is kLanes lanes of kPacks packs of kSize elements.
-template <class Type, int kSizeOf, int kLanesOf, int kPacksOf, int kHeadsOf>
+template <class Type, int kSizeOf, int kLanesOf, int kPacksOf, int kHeadsOf, int kWarpsOf>
 struct Cut {
   using T = Type;
   static constexpr int kSize = kSizeOf;
   static constexpr int kLanes = kLanesOf;
   static constexpr int kPacks = kPacksOf;
   static constexpr int kHeads = kHeadsOf;  // query heads that share each load
+  static constexpr int kWarps = kWarpsOf;
+  static constexpr int kThreads = kWarps * kWarp;
   static constexpr int kGroups = kThreads / kLanes;
-  static constexpr int kElements = kSize * kPacks;  // of a lane
+  static constexpr int kElements = kSize * kPacks;     // of a lane
+  static constexpr int kUnroll = kHeads == 1 ? 4 : 2;  // tokens that a group takes at once
+  static constexpr int kStages = kWarps == 4 ? 3 : 8 / kUnroll;  // of that many, on their way
+  static constexpr int kStep = kGroups * kUnroll;                // tokens of the block
+  static constexpr int kRingBytes = kStages * kUnroll * 2 * kPacks * kThreads * kSize * sizeof(T);
 };
 
 template <class C>
@@ -101,9 +109,9 @@ __device__ Place find_place(const DecodeAttention& a) {
   const int64_t shared = a.num_heads / a.num_kv_heads;
   const int64_t tiles = (shared + C::kHeads - 1) / C::kHeads;
   Place p;
-  p.sequence = blockIdx.x;
-  p.kv_head = blockIdx.y / tiles;
-  p.first_head = p.kv_head * shared + blockIdx.y % tiles * C::kHeads;
+  p.sequence = blockIdx.y;
+  p.kv_head = blockIdx.x / tiles;
+  p.first_head = p.kv_head * shared + blockIdx.x % tiles * C::kHeads;
   p.length = a.length_of[p.sequence];
   const int64_t slot = a.slot_of[p.sequence];
   p.valid = slot >= 0 && slot < a.cache.slots && p.length >= 0 && p.length < limit_of(a.cache);
@@ -113,47 +121,120 @@ __device__ Place find_place(const DecodeAttention& a) {
   return p;
 }
 
-/// Tokens begin + group, begin + group + kGroups, ... of the block's chunk. A group that
-/// has none left reads the last one again and gives it no weight.
+/// The cached tokens of the block's chunk, step after step through shared memory. A lane
+/// reads only what it copied; a group of lanes takes tokens begin + group + a multiple of
+/// kGroups, and zeros where it has none left.
 template <class C>
-__device__ void attend_group(const DecodeAttention& a, const Place& p,
-                             const float (*q)[C::kElements], const float* slope,
-                             Running<C>* running) {
+class Stream {
   using T = typename C::T;
-  const int dim = static_cast<int>(a.head_dim);
-  const int group = threadIdx.x / C::kLanes;
-  const int64_t token_stride = a.num_kv_heads * a.head_dim;
-  const int64_t new_row = p.sequence * a.kv_strides.row + p.kv_head * a.kv_strides.head;
-  const T* const new_key = static_cast<const T*>(a.k) + new_row;
-  const T* const new_value = static_cast<const T*>(a.v) + new_row;
-  const T* const keys = static_cast<const T*>(a.cache.k) + p.cache_row;
-  const T* const values = static_cast<const T*>(a.cache.v) + p.cache_row;
-  for (int64_t base = p.begin; base < p.end; base += C::kGroups * kUnroll) {
-    Row<C> key[kUnroll], value[kUnroll];
+  using Piece = Pack<T, C::kSize>;
+
+ public:
+  __device__ Stream(const DecodeAttention& a, const Place& p, unsigned char* ring)
+      : ring_(reinterpret_cast<Piece*>(ring) + threadIdx.x),
+        keys_(static_cast<const T*>(a.cache.k) + p.cache_row),
+        values_(static_cast<const T*>(a.cache.v) + p.cache_row),
+        stride_(a.num_kv_heads * a.head_dim),
+        dim_(static_cast<int>(a.head_dim)),
+        first_(p.begin + threadIdx.x / C::kLanes),
+        end_(p.end < p.length ? p.end : p.length),
+        steps_(static_cast<int>((end_ - p.begin + C::kStep - 1) / C::kStep)) {}
+
+  __device__ int steps() const { return steps_; }
+  __device__ int64_t token(int step, int u) const {
+    return first_ + step * C::kStep + u * C::kGroups;
+  }
+  __device__ bool has(int64_t token) const { return token < end_; }
+
+  __device__ void ask(int step) {
+    if (step < steps_) {
+      Piece* to = place(step % C::kStages);
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int64_t mine = base + u * C::kGroups + group;
-      const int64_t t = mine < p.end ? mine : p.end - 1;
-      key[u].load(t == p.length ? new_key : keys + t * token_stride, dim);
-      value[u].load(t == p.length ? new_value : values + t * token_stride, dim);
+      for (int u = 0; u < C::kUnroll; ++u) {
+        const int64_t t = token(step, u);
+        copy_row(to + 2 * u * C::kPacks * C::kThreads, keys_ + t * stride_, has(t));
+        copy_row(to + (2 * u + 1) * C::kPacks * C::kThreads, values_ + t * stride_, has(t));
+      }
     }
+    end_copy_group();
+  }
+
+  /// Of the step asked for first, with C::kStages on their way.
+  __device__ void wait() {
+    wait_copy_groups<C::kStages - 1>();
+  }
+  __device__ void read(int step, int u, Row<C>& key, Row<C>& value) {
+    const Piece* from = place(step % C::kStages) + 2 * u * C::kPacks * C::kThreads;
+#pragma unroll
+    for (int p = 0; p < C::kPacks; ++p) {
+      key.pack[p] = from[p * C::kThreads];
+      value.pack[p] = from[(C::kPacks + p) * C::kThreads];
+    }
+  }
+
+ private:
+  __device__ Piece* place(int stage) {
+    return ring_ + stage * C::kUnroll * 2 * C::kPacks * C::kThreads;
+  }
+
+  __device__ void copy_row(Piece* to, const T* row, bool is) {
+#pragma unroll
+    for (int p = 0; p < C::kPacks; ++p) {
+      const int at = element_of<C>(p * C::kSize);
+      const bool inside = is && at < dim_;
+      if constexpr (sizeof(Piece) == 16) {
+        copy_async(to + p * C::kThreads, inside ? row + at : keys_, inside ? 16 : 0);
+      } else {
+        to[p * C::kThreads] = inside ? load_pack<T, C::kSize>(row + at) : Piece{};
+      }
+    }
+  }
+
+  Piece* ring_;
+  const T* keys_;
+  const T* values_;
+  int64_t stride_;
+  int dim_;
+  int64_t first_;
+  int64_t end_;
+  int steps_;
+};
+
+template <class C>
+__device__ float dot_of_group(const float* q, const Row<C>& key) {
+  float dot = 0;
+#pragma unroll
+  for (int e = 0; e < C::kElements; ++e) {
+    dot += q[e] * key.at(e);
+  }
+#pragma unroll
+  for (int step = C::kLanes / 2; step > 0; step /= 2) {
+    dot += __shfl_xor_sync(kAllLanes, dot, step);
+  }
+  return dot;
+}
+
+/// The cached tokens of this group.
+template <class C>
+__device__ void attend_cached(Stream<C>& stream, int64_t length, const float (*q)[C::kElements],
+                              const float* slope, Running<C>* running) {
+  for (int step = 0; step < stream.steps(); ++step) {
+    stream.wait();
+    Row<C> key[C::kUnroll], value[C::kUnroll];
+#pragma unroll
+    for (int u = 0; u < C::kUnroll; ++u) {
+      stream.read(step, u, key[u], value[u]);
+    }
+    stream.ask(step + C::kStages);
 #pragma unroll
     for (int h = 0; h < C::kHeads; ++h) {
-      float score[kUnroll];
+      float score[C::kUnroll];
       float top = running[h].top;
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
-        float dot = 0;
-#pragma unroll
-        for (int e = 0; e < C::kElements; ++e) {
-          dot += q[h][e] * key[u].at(e);
-        }
-#pragma unroll
-        for (int step = C::kLanes / 2; step > 0; step /= 2) {
-          dot += __shfl_xor_sync(kAllLanes, dot, step);
-        }
-        const int64_t t = base + u * C::kGroups + group;
-        score[u] = t < p.end ? dot + slope[h] * static_cast<float>(t - p.length) : -INFINITY;
+      for (int u = 0; u < C::kUnroll; ++u) {
+        const int64_t t = stream.token(step, u);
+        const float dot = dot_of_group<C>(q[h], key[u]);
+        score[u] = stream.has(t) ? dot + slope[h] * static_cast<float>(t - length) : -INFINITY;
         top = fmaxf(top, score[u]);
       }
       if (top == -INFINITY) {
@@ -161,7 +242,7 @@ __device__ void attend_group(const DecodeAttention& a, const Place& p,
       }
       running[h].rescale(top);
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
+      for (int u = 0; u < C::kUnroll; ++u) {
         const float weight = exp2f(score[u] - top);
         running[h].total += weight;
 #pragma unroll
@@ -173,19 +254,28 @@ __device__ void attend_group(const DecodeAttention& a, const Place& p,
   }
 }
 
-/// Asks for what the cache holds of the block's chunk, line by line, so that it is near when
-/// it is read; nothing in the kernels ahead writes it.
+/// The new token: attended to by the first group of the chunk it is in, which also keeps it.
 template <class C>
-__device__ void fetch_chunk(const DecodeAttention& a, const Place& p) {
+__device__ void attend_new(const DecodeAttention& a, const Place& p, const Row<C>& key,
+                           const Row<C>& value, const float (*q)[C::kElements],
+                           Running<C>* running) {
   using T = typename C::T;
-  constexpr int kLine = 128 / static_cast<int>(sizeof(T));
-  const int64_t stride = a.num_kv_heads * a.head_dim;
-  const int lines = (static_cast<int>(a.head_dim) + kLine - 1) / kLine;
-  const int tokens = static_cast<int>((p.end < p.length ? p.end : p.length) - p.begin);
-  for (int i = threadIdx.x; i < tokens * lines; i += kThreads) {
-    const int64_t at = p.cache_row + (p.begin + i / lines) * stride + i % lines * kLine;
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const T*>(a.cache.k) + at));
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const T*>(a.cache.v) + at));
+  const int dim = static_cast<int>(a.head_dim);
+  const bool mine = threadIdx.x < C::kLanes;
+#pragma unroll
+  for (int h = 0; h < C::kHeads; ++h) {
+    const float score = dot_of_group<C>(q[h], key);
+    running[h].top = mine ? score : -INFINITY;
+    running[h].total = mine ? 1.0f : 0.0f;
+#pragma unroll
+    for (int e = 0; e < C::kElements; ++e) {
+      running[h].mixed[e] = mine ? value.at(e) : 0.0f;
+    }
+  }
+  if (mine && p.first_head == p.kv_head * (a.num_heads / a.num_kv_heads)) {
+    const int64_t to = p.cache_row + p.length * a.num_kv_heads * a.head_dim;
+    key.store(static_cast<T*>(a.cache.k) + to, dim);
+    value.store(static_cast<T*>(a.cache.v) + to, dim);
   }
 }
 
@@ -208,15 +298,15 @@ __device__ void merge_warp(Running<C>& running) {
   }
 }
 
-/// Shared memory of a block: [kWarps] tops, [kWarps] totals, [kWarps][dim] mixtures.
+/// Shared memory of a block: [C::kWarps] tops, [C::kWarps] totals, [C::kWarps][dim] mixtures.
 template <class C>
 __device__ void merge_groups(const DecodeAttention& a, const Place& p, int64_t head,
                              Running<C>& running, float* shared) {
   const int dim = static_cast<int>(a.head_dim);
   const int warp = threadIdx.x / kWarp;
   float* tops = shared;
-  float* totals = tops + kWarps;
-  float* mixtures = totals + kWarps;
+  float* totals = tops + C::kWarps;
+  float* mixtures = totals + C::kWarps;
   merge_warp(running);
   __syncthreads();
   if (threadIdx.x % kWarp == 0) {
@@ -234,21 +324,21 @@ __device__ void merge_groups(const DecodeAttention& a, const Place& p, int64_t h
   __syncthreads();
   float top = -INFINITY;
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) {
+  for (int w = 0; w < C::kWarps; ++w) {
     top = fmaxf(top, tops[w]);
   }
-  float factor[kWarps];
+  float factor[C::kWarps];
   float total = 0;
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) {
+  for (int w = 0; w < C::kWarps; ++w) {
     factor[w] = tops[w] == -INFINITY ? 0.0f : exp2f(tops[w] - top);
     total += factor[w] == 0.0f ? 0.0f : totals[w] * factor[w];
   }
   const int64_t row = p.sequence * a.num_heads + head;
-  for (int d = threadIdx.x; d < dim; d += kThreads) {
+  for (int d = threadIdx.x; d < dim; d += C::kThreads) {
     float mixed = 0;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
+    for (int w = 0; w < C::kWarps; ++w) {
       mixed += factor[w] == 0.0f ? 0.0f : mixtures[w * dim + d] * factor[w];
     }
     if (gridDim.z == 1) {
@@ -270,32 +360,19 @@ __device__ void refuse(const DecodeAttention& a, const Place& p) {
   using T = typename C::T;
   const int64_t last = (p.kv_head + 1) * (a.num_heads / a.num_kv_heads);
   for (int64_t head = p.first_head; head < p.first_head + C::kHeads && head < last; ++head) {
-    for (int64_t d = threadIdx.x; d < a.head_dim; d += kThreads) {
+    for (int64_t d = threadIdx.x; d < a.head_dim; d += C::kThreads) {
       static_cast<T*>(a.out)[(p.sequence * a.num_heads + head) * a.head_dim + d] =
           from_float<T>(NAN);
     }
   }
 }
 
-template <class C>
-__device__ void keep_new(const DecodeAttention& a, const Place& p) {
-  using T = typename C::T;
-  const int dim = static_cast<int>(a.head_dim);
-  const int64_t from = p.sequence * a.kv_strides.row + p.kv_head * a.kv_strides.head;
-  const int64_t to = p.cache_row + p.length * a.num_kv_heads * a.head_dim;
-  Row<C> row;
-  row.load(static_cast<const T*>(a.k) + from, dim);
-  row.store(static_cast<T*>(a.cache.k) + to, dim);
-  row.load(static_cast<const T*>(a.v) + from, dim);
-  row.store(static_cast<T*>(a.cache.v) + to, dim);
-}
-
-/// Block (sequence, key-value head and tile of its query heads, chunk). What is in the
+/// Block (key-value head and tile of its query heads, sequence, chunk). What is in the
 /// cache is on its way before the kernels ahead have ended.
 template <class C>
-__global__ void __launch_bounds__(kThreads) chunk_kernel(DecodeAttention a) {
+__global__ void __launch_bounds__(C::kThreads) chunk_kernel(DecodeAttention a) {
   using T = typename C::T;
-  extern __shared__ float shared[];
+  extern __shared__ __align__(16) unsigned char shared[];
   let_next_start();
   const Place p = find_place<C>(a);
   if (!p.valid) {
@@ -306,35 +383,45 @@ __global__ void __launch_bounds__(kThreads) chunk_kernel(DecodeAttention a) {
   if (p.begin > p.length) {
     return;  // the block of the first chunk waits
   }
-  fetch_chunk<C>(a, p);
+  Stream<C> stream(a, p, shared);
+  for (int step = 0; step < C::kStages; ++step) {
+    stream.ask(step);
+  }
   wait_for_kernels_ahead();
   const int dim = static_cast<int>(a.head_dim);
-  const int64_t first_of_group = p.kv_head * (a.num_heads / a.num_kv_heads);
-  const int64_t last_head = first_of_group + a.num_heads / a.num_kv_heads;
-  float q[C::kHeads][C::kElements];
+  const int64_t last_head = (p.kv_head + 1) * (a.num_heads / a.num_kv_heads);
+  Row<C> rows[C::kHeads], key, value;
   float slope[C::kHeads];
-  Running<C> running[C::kHeads];
 #pragma unroll
   for (int h = 0; h < C::kHeads; ++h) {
     const int64_t head = p.first_head + h < last_head ? p.first_head + h : p.first_head;
-    Row<C> row;
-    row.load(static_cast<const T*>(a.q) + p.sequence * a.q_strides.row + head * a.q_strides.head,
-             dim);
-#pragma unroll
-    for (int e = 0; e < C::kElements; ++e) {
-      q[h][e] = row.at(e) * a.scale * kLog2E;
-    }
+    rows[h].load(
+        static_cast<const T*>(a.q) + p.sequence * a.q_strides.row + head * a.q_strides.head, dim);
     slope[h] = a.slopes == nullptr ? 0.0f : a.slopes[head] * kLog2E;
   }
-  attend_group<C>(a, p, q, slope, running);
+  const int64_t from = p.sequence * a.kv_strides.row + p.kv_head * a.kv_strides.head;
+  key.load(static_cast<const T*>(a.k) + from, dim);
+  value.load(static_cast<const T*>(a.v) + from, dim);
+  float q[C::kHeads][C::kElements];
+#pragma unroll
+  for (int h = 0; h < C::kHeads; ++h) {
+#pragma unroll
+    for (int e = 0; e < C::kElements; ++e) {
+      q[h][e] = rows[h].at(e) * a.scale * kLog2E;
+    }
+  }
+  Running<C> running[C::kHeads];
+  if (p.length < p.end) {
+    attend_new<C>(a, p, key, value, q, running);
+  }
+  attend_cached<C>(stream, p.length, q, slope, running);
+  wait_copy_groups<0>();
+  __syncthreads();
 #pragma unroll
   for (int h = 0; h < C::kHeads; ++h) {
     if (p.first_head + h < last_head) {
-      merge_groups<C>(a, p, p.first_head + h, running[h], shared);
+      merge_groups<C>(a, p, p.first_head + h, running[h], reinterpret_cast<float*>(shared));
     }
-  }
-  if (p.length < p.end && threadIdx.x < C::kLanes && p.first_head == first_of_group) {
-    keep_new<C>(a, p);
   }
 }
 
@@ -369,37 +456,6 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(DecodeAttention a, int6
   }
 }
 
-/// Block i: token i of all prompts.
-template <class T, int kSize>
-__global__ void __launch_bounds__(kThreads) prompt_kernel(CachePrompts a) {
-  const int64_t token = blockIdx.x;
-  int64_t low = 0;
-  int64_t high = a.batch;
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    if (a.offsets[middle] <= token) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  const int64_t t = token - a.offsets[low];
-  const int64_t slot = a.slot_of[low];
-  if (slot < 0 || slot >= a.cache.slots || t >= a.cache.capacity) {
-    return;
-  }
-  const int64_t width = a.num_kv_heads * a.head_dim;
-  const int64_t to = (slot * a.cache.capacity + t) * width;
-  for (int64_t i = threadIdx.x * kSize; i < width; i += kThreads * kSize) {
-    const int64_t from =
-        token * a.kv_strides.row + i / a.head_dim * a.kv_strides.head + i % a.head_dim;
-    store_pack<T, kSize>(static_cast<T*>(a.cache.k) + to + i,
-                         load_pack<T, kSize>(static_cast<const T*>(a.k) + from));
-    store_pack<T, kSize>(static_cast<T*>(a.cache.v) + to + i,
-                         load_pack<T, kSize>(static_cast<const T*>(a.v) + from));
-  }
-}
-
 int64_t num_chunks(const DecodeAttention& a) {
   return ceil_div(limit_of(a.cache), kChunk);
 }
@@ -407,28 +463,23 @@ int64_t num_chunks(const DecodeAttention& a) {
 template <class C>
 void launch_chunks(const DecodeAttention& a, cudaStream_t stream) {
   const int64_t tiles = ceil_div(a.num_heads / a.num_kv_heads, C::kHeads);
-  const dim3 grid(static_cast<unsigned>(a.batch), static_cast<unsigned>(a.num_kv_heads * tiles),
+  const dim3 grid(static_cast<unsigned>(a.num_kv_heads * tiles), static_cast<unsigned>(a.batch),
                   static_cast<unsigned>(num_chunks(a)));
-  const int64_t shared = kWarps * (a.head_dim + 2) * static_cast<int64_t>(sizeof(float));
-  launch_overlapping("decode attention", chunk_kernel<C>, grid, dim3(kThreads), shared, stream, a);
+  const int64_t sums = C::kWarps * (a.head_dim + 2) * static_cast<int64_t>(sizeof(float));
+  const int64_t shared = std::max<int64_t>(C::kRingBytes, sums);
+  launch_overlapping("decode attention", chunk_kernel<C>, grid, dim3(C::kThreads), shared, stream,
+                     a);
 }
 
 template <class T, int kSize, int kLanes, int kPacks>
 void launch_heads(const DecodeAttention& a, cudaStream_t stream) {
-  const int64_t shared = a.num_heads / a.num_kv_heads;
-  if (shared == 1) {
-    launch_chunks<Cut<T, kSize, kLanes, kPacks, 1>>(a, stream);
+  if (a.num_heads != a.num_kv_heads) {
+    launch_chunks<Cut<T, kSize, kLanes, kPacks, 4, 8>>(a, stream);
+  } else if (a.num_heads < kManyHeads) {
+    launch_chunks<Cut<T, kSize, kLanes, kPacks, 1, 8>>(a, stream);
   } else {
-    launch_chunks<Cut<T, kSize, kLanes, kPacks, 4>>(a, stream);
+    launch_chunks<Cut<T, kSize, kLanes, kPacks, 1, 4>>(a, stream);
   }
-}
-
-bool packs_fit(int64_t size, int64_t bytes, int64_t head_dim, HeadStrides q, HeadStrides kv,
-               std::initializer_list<const void*> pointers) {
-  return head_dim % size == 0 && q.row % size == 0 && q.head % size == 0 && kv.row % size == 0 &&
-         kv.head % size == 0 &&
-         std::all_of(pointers.begin(), pointers.end(),
-                     [bytes](const void* p) { return aligned(p, bytes); });
 }
 
 }  // namespace
@@ -461,16 +512,6 @@ void decode_attention(Element element, const DecodeAttention& a, cudaStream_t st
                          dim3(static_cast<unsigned>(a.batch), static_cast<unsigned>(a.num_heads)),
                          dim3(kThreads), 0, stream, a, num_chunks(a));
     }
-  });
-}
-
-void cache_prompts(Element element, const CachePrompts& a, cudaStream_t stream) {
-  with_element(element, [&](auto zero) {
-    using T = decltype(zero);
-    const bool packed = packs_fit(kPackSize<T>, 16, a.head_dim, a.kv_strides, a.kv_strides,
-                                  {a.k, a.v, a.cache.k, a.cache.v});
-    launch("cache of prompts", packed ? prompt_kernel<T, kPackSize<T>> : prompt_kernel<T, 1>,
-           dim3(static_cast<unsigned>(a.tokens)), dim3(kThreads), 0, stream, a);
   });
 }
 

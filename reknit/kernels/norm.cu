@@ -31,6 +31,19 @@ struct Share {
       }
     }
   }
+  /// `value` everywhere where there is no row.
+  __device__ void load_or(const T* row, int64_t width, float value) {
+    if (row != nullptr) {
+      load(row, width);
+      return;
+    }
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      for (int i = 0; i < kSize; ++i) {
+        pack[k].at[i] = from_float<T>(value);
+      }
+    }
+  }
 };
 
 /// Weights [at, at + kSize) as fp32; `fallback` where there are none.
@@ -117,6 +130,9 @@ __global__ void __launch_bounds__(kMaxThreads)
   __shared__ float scratch[kWarp];
   const int64_t row = blockIdx.x;
   let_next_start();
+  Row scale, shift;
+  scale.load_or(weight, width, 1.0f);
+  shift.load_or(bias, width, 0.0f);
   wait_for_kernels_ahead();
   Row in;
   in.load(x + row * width, width);
@@ -144,9 +160,9 @@ __global__ void __launch_bounds__(kMaxThreads)
     if (at < width) {
       Pack<T, kSize> out;
       for (int i = 0; i < kSize; ++i) {
-        const float scale = weight == nullptr ? 1.0f : to_float(weight[at + i]);
-        const float shift = bias == nullptr ? 0.0f : to_float(bias[at + i]);
-        out.at[i] = from_float<T>((to_float(in.pack[k].at[i]) - mean) * rstd * scale + shift);
+        out.at[i] = from_float<T>((to_float(in.pack[k].at[i]) - mean) * rstd *
+                                      to_float(scale.pack[k].at[i]) +
+                                  to_float(shift.pack[k].at[i]));
       }
       store_pack<T, kSize>(y + row * width + at, out);
     }
@@ -334,13 +350,14 @@ void layer_norm(Element element, const LayerNorm& a, cudaStream_t stream) {
     if (many_rows<T>(a, stream)) {
       return;
     }
-    with_row<T>(
-        a.width, packs_fit<T>(a.width, {a.x, a.y}), [&](auto size, auto packs, unsigned threads) {
-          launch_overlapping("layer norm", forward_kernel<T, size(), packs()>,
-                             dim3(static_cast<unsigned>(a.rows)), dim3(threads), 0, stream, a.width,
-                             a.eps, static_cast<const T*>(a.x), static_cast<const T*>(a.weight),
-                             static_cast<const T*>(a.bias), static_cast<T*>(a.y), a.mean, a.rstd);
-        });
+    with_row<T>(a.width, packs_fit<T>(a.width, {a.x, a.weight, a.bias, a.y}),
+                [&](auto size, auto packs, unsigned threads) {
+                  launch_overlapping("layer norm", forward_kernel<T, size(), packs()>,
+                                     dim3(static_cast<unsigned>(a.rows)), dim3(threads), 0, stream,
+                                     a.width, a.eps, static_cast<const T*>(a.x),
+                                     static_cast<const T*>(a.weight), static_cast<const T*>(a.bias),
+                                     static_cast<T*>(a.y), a.mean, a.rstd);
+                });
   });
 }
 

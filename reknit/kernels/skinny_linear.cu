@@ -1,9 +1,10 @@
 // Linear maps of few rows. A block streams a tile of the weight's rows (and one part of
-// their length) through shared memory; its warps take turns along the length and their
-// sums meet at the end, those of a cluster's blocks too. The weight is asked for before
-// the kernels ahead have ended.
+// their length), and x beside it, through shared memory; its warps take turns along the
+// length and their sums meet at the end, those of a cluster's blocks too. The weight is
+// asked for before the kernels ahead have ended.
 #include "reknit/kernels/skinny_linear.h"
 
+#include "reknit/kernels/copy_async.cuh"
 #include "reknit/kernels/device.cuh"
 
 #include <algorithm>
@@ -11,45 +12,37 @@
 namespace reknit::kernels {
 namespace {
 
-constexpr int kWarps = 4;
-constexpr int kThreads = kWarps * kWarp;
 constexpr int kStep = 32;         // elements of the length that a warp takes at a time
 constexpr int kPair = 2 * kStep;  // and before it gives way to the next warp: a line
 constexpr int kStepBytes = 2 * kStep;
-constexpr int64_t kBlocksAtOnce = 132;  // what the cut is made for; bits depend on it
+constexpr int kRing = 112 * 1024;  // bytes of a block at most, so that two fit a multiprocessor
+constexpr int64_t kMultiprocessors = 132;  // what the cut is made for; bits depend on it
 
 /// Sizes of a block with kTile rows of the weight and kColumns x 8 rows of x.
 template <class Type, int kTileOf, int kColumnsOf>
 struct Shape {
   using T = Type;
+  static constexpr int kWarps = kTileOf == 64 ? 4 : 8;
+  static constexpr int kThreads = kWarps * kWarp;
   static constexpr int kTile = kTileOf;
   static constexpr int kColumns = kColumnsOf;
   static constexpr int kRowTiles = kTile / 16;
-  static constexpr int kStageBytes = kTile * kStepBytes;
-  static constexpr int kStages = kTile == 64 ? 6 : kTile == 48 ? 8 : kTile == 32 ? 10 : 16;
-  static constexpr int kAhead = 8 / kColumns;               // steps of x
+  static constexpr int kStageBytes = (kTile + 8 * kColumns) * kStepBytes;  // weight, then x
+  static constexpr int kBatch = kTile == 64 ? 1 : 2;  // steps that a warp waits for at once
+  static constexpr int kStages = kRing / kWarps / kStageBytes / kBatch * kBatch;
   static constexpr int kRingBytes = kStages * kStageBytes;  // of a warp
   static constexpr int kPitch = kTile + 4;                  // floats between columns of sums
   static constexpr int kSumBytes = kColumns * 8 * kPitch * 4;
-  static constexpr int kShared = kWarps * std::max(kRingBytes, kSumBytes);
+  static constexpr int kOwnBytes = kWarps * std::max(kRingBytes, kSumBytes);
+  static constexpr int kQuads = kTile / 4;  // groups of 4 columns in a row of the result
+  static constexpr int kAllQuads = kColumns * 8 * kQuads;
+  static constexpr int kMostQuads = (kAllQuads + kThreads - 1) / kThreads;  // a thread
+
+  /// The block's own, and behind it the sums that the blocks of its cluster send it.
+  static int64_t shared_bytes(int64_t splits) {
+    return kOwnBytes + (splits > 1 ? splits * kAllQuads * 16 : 0);
+  }
 };
-
-__device__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
-__device__ void copy_async(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared_address(to)),
-               "l"(from)
-               : "memory");
-}
-__device__ void end_copy_group() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int kPending>
-__device__ void wait_copy_groups() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
 
 template <class T>
 __device__ void multiply(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
@@ -73,26 +66,30 @@ __device__ inline void multiply<__nv_bfloat16>(float (&sum)[4], uint32_t a0, uin
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-__device__ void meet_cluster() {
+/// The cluster's barrier in two halves: what a block wrote before the first, all see after
+/// the second.
+__device__ void arrive_at_cluster() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
+  asm volatile("barrier.cluster.arrive;" ::: "memory");
+#endif
+}
+__device__ void wait_for_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait;" ::: "memory");
 #endif
 }
 
-/// Four floats at `place` of this block's shared memory, read from block `rank`'s.
-__device__ float4 load_from_block(const float* place, int rank) {
-  float4 value{};
+/// Writes four floats to `place` of block `rank`'s shared memory.
+__device__ void store_to_block(float4* place, int rank, float4 value) {
 #if __CUDA_ARCH__ >= 900
   uint32_t address;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
                : "=r"(address)
                : "r"(shared_address(place)), "r"(rank));
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-               : "r"(address)
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(value.x),
+               "f"(value.y), "f"(value.z), "f"(value.w)
                : "memory");
 #endif
-  return value;
 }
 
 __device__ float bend(float x, Curve curve) {
@@ -111,7 +108,7 @@ __device__ float bend(float x, Curve curve) {
   return x;
 }
 
-/// A warp's walk along its part of the weight's tile.
+/// A warp's walk along its part of the weight's tile. A lane reads only what it copied.
 template <class S>
 class Walk {
   using T = typename S::T;
@@ -119,50 +116,56 @@ class Walk {
  public:
   __device__ Walk(const SkinnyLinear& a, int64_t first_row, int64_t begin, int64_t length,
                   unsigned char* ring)
-      : ring_(ring), steps_(2 * static_cast<int>((length / kPair - warp() + kWarps - 1) / kWarps)) {
-    const int64_t from = begin + warp() * kPair;
+      : ring_(ring),
+        steps_(2 * static_cast<int>((length / kPair - warp() + S::kWarps - 1) / S::kWarps)) {
+    const int64_t from = begin + warp() * kPair + lane() % 4 * 8;
     const T* weight = static_cast<const T*>(a.weight);
 #pragma unroll
     for (int c = 0; c < S::kTile / 8; ++c) {
       const int64_t row = first_row + c * 8 + lane() / 4;
-      rows_[c] = weight + (row < a.out ? row : 0) * a.in + from + lane() % 4 * 8;
+      rows_[c] = weight + (row < a.out ? row : 0) * a.in + from;
     }
-#pragma unroll
-    for (int n = 0; n < S::kColumns; ++n) {
-      const int64_t row = n * 8 + lane() / 4;
-      x_[n] =
-          row < a.rows ? static_cast<const T*>(a.x) + row * a.in + from + lane() % 4 * 8 : nullptr;
-    }
+    const int row = lane() / 4;
+    rows_left_ = static_cast<int>(a.rows) - row;
+    x_ = static_cast<const T*>(a.x) + (rows_left_ > 0 ? row : 0) * a.in + from;
+    x_stride_ = 8 * a.in;
   }
 
-  __device__ void ask_first() {
+  /// What needs no kernel ahead to have ended.
+  __device__ void ask_weight() {
     for (int step = 0; step < S::kStages; ++step) {
-      ask(step);
+      if (step < steps_) {
+        ask_weight(step, step);
+      }
     }
   }
 
-  /// To be called once x can be read.
-  __device__ void run(float (&sums)[S::kRowTiles][S::kColumns][4]) {
-    uint4 x[S::kAhead][S::kColumns];
-#pragma unroll
-    for (int i = 0; i < S::kAhead; ++i) {
-      load_x(x[i], i);
-    }
-    int stage = 0;
-    for (int first = 0; first < steps_; first += S::kAhead) {
-#pragma unroll
-      for (int i = 0; i < S::kAhead; ++i) {
-        const int step = first + i;
-        if (step < steps_) {
-          wait_copy_groups<S::kStages - 1>();
-          __syncwarp();
-          add(sums, x[i], ring_ + stage * S::kStageBytes);
-          load_x(x[i], step + S::kAhead);
-          __syncwarp();
-          ask(step + S::kStages, stage);
-          stage = stage + 1 == S::kStages ? 0 : stage + 1;
-        }
+  /// To be called once x can be read; `asked` is called when the first of x is on its way.
+  template <class Asked>
+  __device__ void run(float (&sums)[S::kRowTiles][S::kColumns][4], Asked asked) {
+    for (int step = 0; step < S::kStages; ++step) {
+      if (step < steps_) {
+        ask_x(step, step);
       }
+      end_copy_group();
+    }
+    asked();
+    int stage = 0;
+    for (int step = 0; step < steps_; step += S::kBatch) {
+      wait_copy_groups<S::kStages - S::kBatch>();
+#pragma unroll
+      for (int k = 0; k < S::kBatch; ++k) {
+        add(sums, ring_ + (stage + k) * S::kStageBytes);
+      }
+#pragma unroll
+      for (int k = 0; k < S::kBatch; ++k) {
+        if (step + k + S::kStages < steps_) {
+          ask_weight(step + k + S::kStages, stage + k);
+          ask_x(step + k + S::kStages, stage + k);
+        }
+        end_copy_group();
+      }
+      stage = stage + S::kBatch == S::kStages ? 0 : stage + S::kBatch;
     }
     wait_copy_groups<0>();
   }
@@ -176,41 +179,40 @@ class Walk {
   }
 
   static __device__ int place(int step) {
-    return step / 2 * kWarps * kPair + step % 2 * kStep;
+    return step / 2 * S::kWarps * kPair + step % 2 * kStep;
   }
 
-  __device__ void ask(int step) {
-    ask(step, step);
-  }
-  __device__ void ask(int step, int stage) {
-    if (step < steps_) {
-      unsigned char* to = ring_ + stage * S::kStageBytes + lane() * 16;
+  __device__ void ask_weight(int step, int stage) {
+    unsigned char* to = ring_ + stage * S::kStageBytes + lane() * 16;
 #pragma unroll
-      for (int c = 0; c < S::kTile / 8; ++c) {
-        copy_async(to + c * 8 * kStepBytes, rows_[c] + place(step));
-      }
+    for (int c = 0; c < S::kTile / 8; ++c) {
+      copy_async(to + c * 8 * kStepBytes, rows_[c] + place(step));
     }
-    end_copy_group();
   }
-
-  __device__ void load_x(uint4 (&to)[S::kColumns], int step) {
+  __device__ void ask_x(int step, int stage) {
+    unsigned char* to = ring_ + stage * S::kStageBytes + S::kTile * kStepBytes + lane() * 16;
 #pragma unroll
     for (int n = 0; n < S::kColumns; ++n) {
-      to[n] = step < steps_ && x_[n] != nullptr
-                  ? *reinterpret_cast<const uint4*>(x_[n] + place(step))
-                  : uint4{};
+      const bool is = n * 8 < rows_left_;
+      copy_async(to + n * 8 * kStepBytes, (is ? x_ + n * x_stride_ : x_) + place(step),
+                 is ? 16 : 0);
     }
   }
 
   /// Lane (g, t) holds elements 8 t .. 8 t + 7 of rows g: the same order in weight and x,
   /// so the products need no other.
-  __device__ void add(float (&sums)[S::kRowTiles][S::kColumns][4], const uint4 (&x)[S::kColumns],
-                      const unsigned char* stage) {
+  __device__ void add(float (&sums)[S::kRowTiles][S::kColumns][4], const unsigned char* stage) {
+    const auto* const mine = reinterpret_cast<const uint4*>(stage + lane() * 16);
+    constexpr int kEight = 8 * kStepBytes / 16;  // rows
+    uint4 x[S::kColumns];
+#pragma unroll
+    for (int n = 0; n < S::kColumns; ++n) {
+      x[n] = mine[(S::kTile / 8 + n) * kEight];
+    }
 #pragma unroll
     for (int r = 0; r < S::kRowTiles; ++r) {
-      const auto* low = reinterpret_cast<const uint4*>(stage + r * 16 * kStepBytes + lane() * 16);
-      const uint4 a = *low;
-      const uint4 b = *(low + 8 * kStepBytes / 16);
+      const uint4 a = mine[2 * r * kEight];
+      const uint4 b = mine[(2 * r + 1) * kEight];
 #pragma unroll
       for (int n = 0; n < S::kColumns; ++n) {
         multiply<T>(sums[r][n], a.x, b.x, a.y, b.y, x[n].x, x[n].y);
@@ -222,7 +224,9 @@ class Walk {
   unsigned char* ring_;
   int steps_;
   const T* rows_[S::kTile / 8];
-  const T* x_[S::kColumns];
+  const T* x_;
+  int rows_left_;
+  int64_t x_stride_;
 };
 
 template <class S>
@@ -249,111 +253,178 @@ __device__ void add_to(float4& sum, float4 value) {
   sum.w += value.w;
 }
 
-/// Four columns of row `row` of the result.
-template <class T>
-__device__ void finish(const SkinnyLinear& a, int64_t row, int64_t column, float4 sum) {
-  float value[4] = {sum.x, sum.y, sum.z, sum.w};
-  if (a.bias != nullptr) {
-    const auto bias = load_pack<T, 4>(static_cast<const T*>(a.bias) + column);
+/// What a thread finishes of a block's result: groups of 4 columns of a row.
+template <class S>
+class Finish {
+  using T = typename S::T;
+
+ public:
+  __device__ Finish(const SkinnyLinear& a, int64_t first_row, int split, int splits)
+      : a_(a),
+        first_row_(first_row),
+        first_(split * S::kThreads + static_cast<int>(threadIdx.x)),
+        stride_(splits * S::kThreads) {}
+
+  __device__ void load_bias() {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      value[i] += to_float(bias.at[i]);
+    for (int i = 0; i < S::kMostQuads; ++i) {
+      bias_[i] = a_.bias != nullptr && is(i)
+                     ? load_pack<T, 4>(static_cast<const T*>(a_.bias) + column(i))
+                     : Pack<T, 4>{};
     }
   }
+  __device__ void load_residual() {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    value[i] = bend(value[i], a.curve);
-  }
-  const int64_t at = row * a.out + column;
-  if (a.residual != nullptr) {
-    const auto residual = load_pack<T, 4>(static_cast<const T*>(a.residual) + at);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      value[i] += to_float(residual.at[i]);
+    for (int i = 0; i < S::kMostQuads; ++i) {
+      residual_[i] = a_.residual != nullptr && is(i)
+                         ? load_pack<T, 4>(static_cast<const T*>(a_.residual) + at(i))
+                         : Pack<T, 4>{};
     }
   }
-  if (a.fp32_y) {
-    *reinterpret_cast<float4*>(static_cast<float*>(a.y) + at) =
-        float4{value[0], value[1], value[2], value[3]};
-  } else {
-    Pack<T, 4> pack;
+
+  /// `sum_of(quad)`: the four sums of a group.
+  template <class SumOf>
+  __device__ void store(SumOf sum_of) const {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      pack.at[i] = from_float<T>(value[i]);
+    for (int i = 0; i < S::kMostQuads; ++i) {
+      if (is(i)) {
+        store_quad(i, sum_of(quad(i)));
+      }
     }
-    store_pack<T, 4>(static_cast<T*>(a.y) + at, pack);
   }
-}
+
+ private:
+  __device__ int quad(int i) const {
+    return first_ + i * stride_;
+  }
+  __device__ int64_t column(int i) const {
+    return first_row_ + quad(i) % S::kQuads * 4;
+  }
+  __device__ int64_t at(int i) const {
+    return quad(i) / S::kQuads * a_.out + column(i);
+  }
+  __device__ bool is(int i) const {
+    return quad(i) < static_cast<int>(a_.rows) * S::kQuads && column(i) < a_.out;
+  }
+
+  __device__ void store_quad(int i, float4 sum) const {
+    float value[4] = {sum.x, sum.y, sum.z, sum.w};
+    if (a_.bias != nullptr) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        value[k] += to_float(bias_[i].at[k]);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      value[k] = bend(value[k], a_.curve);
+    }
+    if (a_.residual != nullptr) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        value[k] += to_float(residual_[i].at[k]);
+      }
+    }
+    if (a_.fp32_y) {
+      *reinterpret_cast<float4*>(static_cast<float*>(a_.y) + at(i)) =
+          float4{value[0], value[1], value[2], value[3]};
+    } else {
+      Pack<T, 4> pack;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        pack.at[k] = from_float<T>(value[k]);
+      }
+      store_pack<T, 4>(static_cast<T*>(a_.y) + at(i), pack);
+    }
+  }
+
+  const SkinnyLinear& a_;
+  int64_t first_row_;
+  int first_;
+  int stride_;
+  Pack<T, 4> bias_[S::kMostQuads];
+  Pack<T, 4> residual_[S::kMostQuads];
+};
 
 /// Block (tile, split), the splits of a tile side by side in a cluster.
 template <class S>
-__global__ void __launch_bounds__(kThreads) linear_kernel(SkinnyLinear a, int splits) {
+__global__ void __launch_bounds__(S::kThreads)
+    linear_kernel(const __grid_constant__ SkinnyLinear a, int splits) {
   extern __shared__ __align__(128) unsigned char shared[];
   let_next_start();
+  if (splits > 1) {
+    arrive_at_cluster();  // runs, so that others may write to it
+  }
   const int split = static_cast<int>(blockIdx.x) % splits;
   const int64_t first_row = static_cast<int64_t>(blockIdx.x) / splits * S::kTile;
   const int64_t length = a.in / splits;
   Walk<S> walk(a, first_row, split * length, length, shared + threadIdx.x / kWarp * S::kRingBytes);
-  walk.ask_first();
+  walk.ask_weight();
+  Finish<S> finish(a, first_row, split, splits);
+  finish.load_bias();
   wait_for_kernels_ahead();
   float sums[S::kRowTiles][S::kColumns][4] = {};
-  walk.run(sums);
+  walk.run(sums, [&] { finish.load_residual(); });
   __syncthreads();
   auto* const parts = reinterpret_cast<float*>(shared);
   constexpr int kPart = S::kColumns * 8 * S::kPitch;
   store_sums<S>(sums, parts + threadIdx.x / kWarp * kPart);
   __syncthreads();
 
-  constexpr int kQuads = S::kTile / 4;  // of a row of the result
-  const int quads = static_cast<int>(a.rows) * kQuads;
-  const auto place = [](int quad) { return quad / kQuads * S::kPitch + quad % kQuads * 4; };
   const auto sum_of_warps = [&](int quad) {
-    float4 sum = *reinterpret_cast<const float4*>(parts + place(quad));
+    const float* const place = parts + quad / S::kQuads * S::kPitch + quad % S::kQuads * 4;
+    float4 sum = *reinterpret_cast<const float4*>(place);
 #pragma unroll
-    for (int w = 1; w < kWarps; ++w) {
-      add_to(sum, *reinterpret_cast<const float4*>(parts + w * kPart + place(quad)));
+    for (int w = 1; w < S::kWarps; ++w) {
+      add_to(sum, *reinterpret_cast<const float4*>(place + w * kPart));
     }
     return sum;
   };
-  const auto finish_quad = [&](int quad, float4 sum) {
-    const int64_t column = first_row + quad % kQuads * 4;
-    if (column < a.out) {
-      finish<typename S::T>(a, quad / kQuads, column, sum);
-    }
-  };
   if (splits == 1) {
-    for (int quad = threadIdx.x; quad < quads; quad += kThreads) {
-      finish_quad(quad, sum_of_warps(quad));
-    }
+    finish.store(sum_of_warps);
     return;
   }
-  for (int quad = threadIdx.x; quad < quads; quad += kThreads) {
-    *reinterpret_cast<float4*>(parts + place(quad)) = sum_of_warps(quad);
+  auto* const sent = reinterpret_cast<float4*>(shared + S::kOwnBytes);  // [splits, kAllQuads]
+  wait_for_cluster();
+  for (int quad = threadIdx.x; quad < static_cast<int>(a.rows) * S::kQuads; quad += S::kThreads) {
+    store_to_block(sent + split * S::kAllQuads + quad, quad / S::kThreads % splits,
+                   sum_of_warps(quad));
   }
-  meet_cluster();
-  for (int quad = split * kThreads + threadIdx.x; quad < quads; quad += splits * kThreads) {
-    float4 sum = load_from_block(parts + place(quad), 0);
-    for (int other = 1; other < splits; ++other) {
-      add_to(sum, load_from_block(parts + place(quad), other));
+  arrive_at_cluster();
+  wait_for_cluster();
+  finish.store([&](int quad) {
+    float4 sum = sent[quad];
+    for (int from = 1; from < splits; ++from) {
+      add_to(sum, sent[from * S::kAllQuads + quad]);
     }
-    finish_quad(quad, sum);
-  }
-  meet_cluster();  // nobody leaves while its sums are read
+    return sum;
+  });
 }
 
-/// The cut whose blocks, as many at once as there are multiprocessors, take least time.
+/// Whether the blocks of a cut find room at once; clusters of four and more need it to themselves.
+bool has_room(int64_t tile, int64_t splits, int64_t blocks) {
+  return (tile == 32 && splits == 1) ||
+         blocks <= (splits <= 2 ? 2 * kMultiprocessors : kMultiprocessors);
+}
+
+/// The cut that should take least time: tiles of 64 rows where there are many, else by what
+/// a multiprocessor and a block have to read. Fitted to times measured on an H200.
 SkinnyCut choose_cut(int64_t in, int64_t out) {
+  if (out >= 4 * 64 * kMultiprocessors) {
+    return {64, 1};
+  }
   SkinnyCut best;
   int64_t least = 0;
-  for (const int64_t tile : {64, 48, 32, 16}) {
+  for (const int64_t tile : {32, 16}) {
+    int64_t joining = 30000;  // elements that could be read meanwhile
     for (const int64_t splits : {1, 2, 4, 8}) {
-      if (in % (kPair * splits) != 0 || (splits > 1 && in / splits < kWarps * kPair)) {
-        continue;
-      }
-      const int64_t rounds = ceil_div(ceil_div(out, tile) * splits, kBlocksAtOnce);
-      // The weight's part, 16 rows of x, and what a block costs beside, in elements.
-      const int64_t cost = rounds * ((tile + 16) * in / splits + 4096) + splits * 256;
-      if (best.tile == 0 || cost < least) {
+      const int64_t blocks = ceil_div(out, tile) * splits;
+      const int64_t block = (tile + 18) * in / splits;  // x costs a little more than its 16 rows
+      const int64_t cost =
+          ceil_div(blocks, kMultiprocessors) * (block + 8192) + block * 13 / 10 + joining;
+      joining += 30000;
+      if (in % (kPair * splits) == 0 && (splits == 1 || in / splits >= 4 * kPair) &&
+          has_room(tile, splits, blocks) && (best.tile == 0 || cost < least)) {
         best = {tile, splits};
         least = cost;
       }
@@ -366,7 +437,8 @@ template <class S>
 void launch_linear(const SkinnyLinear& a, const SkinnyCut& cut, cudaStream_t stream) {
   launch_as({.overlaps = true, .cluster = static_cast<unsigned>(cut.splits)}, "skinny linear",
             linear_kernel<S>, dim3(static_cast<unsigned>(ceil_div(a.out, S::kTile) * cut.splits)),
-            dim3(kThreads), S::kShared, stream, a, static_cast<int>(cut.splits));
+            dim3(S::kThreads), S::shared_bytes(cut.splits), stream, a,
+            static_cast<int>(cut.splits));
 }
 
 template <class T, int kTile>
@@ -385,8 +457,6 @@ void with_tile(const SkinnyLinear& a, const SkinnyCut& cut, cudaStream_t stream)
       return with_columns<T, 16>(a, cut, stream);
     case 32:
       return with_columns<T, 32>(a, cut, stream);
-    case 48:
-      return with_columns<T, 48>(a, cut, stream);
     case 64:
       return with_columns<T, 64>(a, cut, stream);
     default:

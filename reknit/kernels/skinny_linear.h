@@ -14,7 +14,7 @@ enum class Curve { kNone, kRelu, kGelu, kGeluTanh, kSilu };
 /// How the weight is cut: a block takes `tile` of its rows and one of `splits` equal parts
 /// of their length. Zeros: chosen from the weight's shape.
 struct SkinnyCut {
-  int64_t tile = 0;    ///< 16, 32, 48 or 64
+  int64_t tile = 0;    ///< 16, 32 or 64
   int64_t splits = 0;  ///< 1, 2, 4 or 8
 };
 
