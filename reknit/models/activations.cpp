@@ -72,7 +72,8 @@ int64_t logits_workspace(const ModelSpec& spec, int64_t tokens, const Widths& w,
   return rows * spec.vocab * (kFp32 + (w.element == kFp32 ? 0 : w.element));
 }
 
-/// Fused: q, k and v's gradients before they are copied into place, and fp32 sums of one.
+/// Fused: fp32 sums of one gradient, and where flash attention runs q, k and v's before they are
+/// copied into place.
 /// Dense: padded copies of eight tensors, and two fp32 squares for a chunk of the heads.
 int64_t attention_workspace(const ModelSpec& spec, const BatchShape& batch, const Widths& w,
                             bool dense) {
