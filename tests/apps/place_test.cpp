@@ -59,7 +59,7 @@ TEST(Place, AnUnusableGpuIsNeverASilentCpuRun) {
 
 TEST(Place, MoreRanksThanGpusNeedsAWord) {
   RunOptions o = options(4);
-  EXPECT_THAT(error_of(o, {kH200}), HasSubstr("4 ranks (--ranks) on 1 visible GPUs"));
+  EXPECT_THAT(error_of(o, {kH200}), HasSubstr("4 ranks (--ranks) on 1 visible GPU"));
   o.share_gpus = true;
   EXPECT_EQ(resolve_place(o, {kH200}, {}, {}).devices().back(), c10::Device(c10::kCUDA, 0));
 }
@@ -85,7 +85,7 @@ TEST(Place, OneVisibleGpuPerTaskIsDeviceZero) {
 }
 
 TEST(Place, RanksSpreadEvenlyOverNodes) {
-  EXPECT_THAT(error_of(options(4, 3), {}), HasSubstr("4 ranks (--ranks) do not spread evenly"));
+  EXPECT_THAT(error_of(options(4, 3), {}), HasSubstr("4 ranks (--ranks) cannot be spread evenly"));
   EXPECT_EQ(resolve_place(options(4, 2), {}, {}, {}).nodes, 2);
 }
 

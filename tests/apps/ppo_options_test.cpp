@@ -260,14 +260,14 @@ TEST_F(PpoFlags, SamplingThatIsNotBuiltIsRefusedNotDropped) {
 }
 
 TEST_F(PpoFlags, NotesOfASharedConfigAreSaidOnce) {
-  write("ds.json", R"({"zero_optimization": {"stage": 3, "contiguous_gradients": true}})");
+  write("ds.json", R"({"zero_optimization": {"stage": 3, "reduce_bucket_size": 5}})");
   const auto count = [&](const Args& more) {
     testing::internal::CaptureStderr();
     parse(more);
     const std::string said = testing::internal::GetCapturedStderr();
     size_t lines = 0;
-    for (size_t at = said.find("contiguous_gradients"); at != std::string::npos;
-         at = said.find("contiguous_gradients", at + 1)) {
+    for (size_t at = said.find("reduce_bucket_size"); at != std::string::npos;
+         at = said.find("reduce_bucket_size", at + 1)) {
       ++lines;
     }
     return lines;
