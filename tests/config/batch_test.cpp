@@ -47,7 +47,7 @@ TEST(Batch, WhatDoesNotComeOutWholeIsAnErrorAndNotRounded) {
 }
 
 TEST(Batch, AccumulationAloneOrNothingIsAnError) {
-  EXPECT_THAT(solve(none, none, 4, 2).findings.at(0).text, HasSubstr("B or m must be given"));
+  EXPECT_THAT(solve(none, none, 4, 2).findings.at(0).text, HasSubstr("no batch size is given"));
   EXPECT_EQ(solve(none, none, none, 2).findings.size(), 1u);
 }
 
