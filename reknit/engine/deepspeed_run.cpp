@@ -160,6 +160,7 @@ void load_deepspeed(Model& model, Trainer& trainer, const DeepSpeedFolder& folde
 
 void export_deepspeed(const DeepSpeedFolder& folder, const HfFolder& source, at::ScalarType dtype,
                       const std::string& path, IfPresent if_present) {
+  keep_checkpoint(folder.path(), path);
   const ModelSpec spec = ModelSpec::from_hf(source.config());
   std::map<std::string, std::string> names;
   for (const Match& match : match(folder, spec, Decoder(spec).groups())) {

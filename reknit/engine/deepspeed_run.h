@@ -19,7 +19,8 @@ void load_deepspeed(Model& model, Trainer& trainer, const DeepSpeedFolder& folde
 
 /// Writes the folder's parameters for transformers, in `dtype`: masters, and frozen ones as
 /// they were. `source` is the model's configuration, with the tokenizer files that come along.
-/// One process, no ranks. Throws as load_deepspeed, and as write_hf_folder.
+/// One process, no ranks. Throws as load_deepspeed and as write_hf_folder, and UsageError for a
+/// `path` that lies over the checkpoint.
 void export_deepspeed(const DeepSpeedFolder& folder, const HfFolder& source, at::ScalarType dtype,
                       const std::string& path, IfPresent if_present);
 

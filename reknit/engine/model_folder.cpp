@@ -6,7 +6,12 @@
 #include <ATen/ATen.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <filesystem>
+
 namespace reknit {
+
+namespace fs = std::filesystem;
 
 std::vector<NamePiece> stored_pieces(const ModelSpec& spec) {
   std::vector<NamePiece> pieces = name_map(spec);
@@ -25,6 +30,16 @@ at::Tensor elements_of(const NamePiece& piece, const at::Tensor& stored) {
 
 int64_t first_element(const NamePiece& piece, const ParamSpec& param) {
   return piece.row_begin * c10::multiply_integers(at::IntArrayRef(param.shape).slice(1));
+}
+
+void keep_checkpoint(const std::string& checkpoint, const std::string& out) {
+  const auto kept = fs::weakly_canonical(checkpoint);
+  const auto written = fs::weakly_canonical(out);
+  const auto [end, rest] = std::mismatch(written.begin(), written.end(), kept.begin(), kept.end());
+  if (end == written.end() || rest == kept.end()) {
+    throw UsageError(str("--out ", out, " lies over the checkpoint ", checkpoint),
+                     "name another folder");
+  }
 }
 
 std::vector<TensorInfo> write_model_folder(

@@ -32,6 +32,10 @@ struct ModelFolder {
   at::ScalarType dtype;
 };
 
+/// Throws UsageError if a folder that is written at `out` would replace the checkpoint's, one
+/// above it, or one inside it: what is to be read.
+void keep_checkpoint(const std::string& checkpoint, const std::string& out);
+
 /// Writes the folder as write_hf_folder does, with its errors. `read` gives what is stored of a
 /// piece, once each, in the order of stored_pieces; it is rounded to the dtype. Returns what was
 /// written.

@@ -9,7 +9,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <filesystem>
 
 namespace reknit {
@@ -82,17 +81,6 @@ at::ScalarType saved_dtype(const Json& saved) {
     }
   }
   throw InputError(str("the checkpoint's dtype is ", name, ", which no model has"));
-}
-
-// Writing there would remove what is read.
-void keep_checkpoint(const std::string& checkpoint, const std::string& out) {
-  const auto kept = fs::weakly_canonical(checkpoint);
-  const auto written = fs::weakly_canonical(out);
-  const auto [end, rest] = std::mismatch(written.begin(), written.end(), kept.begin(), kept.end());
-  if (end == written.end() || rest == kept.end()) {
-    throw UsageError(str("--out ", out, " lies over the checkpoint ", checkpoint),
-                     "name another folder");
-  }
 }
 
 /// The pieces of one model's parameters, put together one parameter at a time.

@@ -227,5 +227,23 @@ TEST(DeepSpeedRun, TheExportedFolderHoldsTheMastersUnderTheirNames) {
   }
 }
 
+TEST(DeepSpeedRun, AnExportNeverReplacesTheCheckpointThatItReads) {
+  const Golden golden("zero1");
+  const TempFolder root;
+  const std::string path = root / "run/checkpoint";
+  std::filesystem::create_directories(root / "run");
+  std::filesystem::copy(golden.path, path, std::filesystem::copy_options::recursive);
+  const DeepSpeedFolder checkpoint(path);
+  const HfFolder source = HfFolder::without_weights(golden.config, "");
+  for (const std::string& out : {root / "run", path, checkpoint.path(), checkpoint.path() + "/hf"}) {
+    EXPECT_THAT(sentence_of<UsageError>([&] {
+                  export_deepspeed(checkpoint, source, at::kFloat, out, IfPresent::kReplace);
+                }),
+                HasSubstr("lies over the checkpoint"));
+  }
+  EXPECT_EQ(DeepSpeedFolder(path).parameters().size(), checkpoint.parameters().size());
+  export_deepspeed(checkpoint, source, at::kFloat, path + "/beside", IfPresent::kReplace);
+}
+
 }  // namespace
 }  // namespace reknit
