@@ -66,7 +66,11 @@ std::string tag_folder(const std::string& path) {
   return folder;
 }
 
-/// "zero_pp_rank_3_mp_rank_00", or with a prefix: 3; none: no such name.
+std::string rank_mark(int rank) {
+  return str("zero_pp_rank_", rank, "_");
+}
+
+/// "zero_pp_rank_3_mp_rank_00", or with a prefix: 3; none: DeepSpeed gives no such name.
 std::optional<int> data_rank(const std::string& name) {
   constexpr std::string_view kBefore = "zero_pp_rank_";
   const size_t at = name.find(kBefore);
@@ -74,10 +78,9 @@ std::optional<int> data_rank(const std::string& name) {
     return std::nullopt;
   }
   int rank = -1;
-  const char* end = name.data() + name.size();
-  const char* digits = name.data() + at + kBefore.size();
-  const auto parsed = std::from_chars(digits, end, rank);
-  return parsed.ec == std::errc() && rank >= 0 ? std::optional(rank) : std::nullopt;
+  std::from_chars(name.data() + at + kBefore.size(), name.data() + name.size(), rank);
+  const bool written_so = rank >= 0 && name.find(rank_mark(rank), at) == at;
+  return written_so ? std::optional(rank) : std::nullopt;
 }
 
 void refuse_other_layouts(const std::string& path, const std::vector<std::string>& names) {
@@ -197,8 +200,8 @@ void DeepSpeedFolder::open_sharded(const std::vector<std::string>& optim_names) 
   }
   for (int rank = 0; rank < ranks_; ++rank) {
     std::string name = by_rank.begin()->second;
-    const std::string before = str("zero_pp_rank_", by_rank.begin()->first, "_");
-    name.replace(name.find(before), before.size(), str("zero_pp_rank_", rank, "_"));
+    const std::string before = rank_mark(by_rank.begin()->first);
+    name.replace(name.find(before), before.size(), rank_mark(rank));
     require<InputError>(by_rank.contains(rank), path_, " lacks ", name, ": its files say ",
                         rank_text(ranks_), ", and it holds those of ", by_rank.size());
   }

@@ -127,6 +127,14 @@ TEST(DeepSpeedFolder, FilesOfAnotherNumberOfRanksAreRefused) {
   EXPECT_THAT(more.refusal(), HasSubstr(str("holds ", optim(2), ", but its files say 2 ranks")));
 }
 
+TEST(DeepSpeedFolder, FilesThatDeepSpeedDoesNotNameSoAreNoRanks) {
+  const Damaged folder("zero1");
+  std::filesystem::rename(folder.tag(optim(0)),
+                          folder.tag("zero_pp_rank_00_mp_rank_00_optim_states.pt"));
+  std::filesystem::copy(folder.tag(optim(1)), folder.tag("zero_pp_rank_1copy_optim_states.pt"));
+  EXPECT_THAT(folder.refusal(), HasSubstr(str("lacks ", optim(0), ": its files say 2 ranks")));
+}
+
 TEST(DeepSpeedFolder, ADamagedFileIsNamed) {
   const Damaged folder("zero3");
   const std::string path = folder.tag(optim(2));
