@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <set>
 
@@ -23,12 +24,17 @@ std::string inside(const std::string& folder, const std::string& name) {
   return (fs::path(folder) / name).string();
 }
 
+/// None where there is no such folder.
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
-  std::error_code none;
-  for (const auto& entry : fs::directory_iterator(folder, none)) {
-    names.push_back(entry.path().filename().string());
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
   }
+  require<InputError>(!error || error == std::errc::no_such_file_or_directory ||
+                          error == std::errc::not_a_directory,
+                      "cannot read ", folder, ": ", error.message());
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -43,7 +49,8 @@ bool has_model_file(const std::string& folder) {
 /// What `latest` says; empty: there is none.
 std::string latest_tag(const std::string& folder) {
   const std::string path = inside(folder, "latest");
-  if (!fs::is_regular_file(path)) {
+  std::error_code none;
+  if (!fs::is_regular_file(path, none)) {
     return "";
   }
   const auto file = MappedFile::open(path);
@@ -275,8 +282,11 @@ void DeepSpeedFolder::read_scaler(const DeepSpeedFile& file, const PickleValue& 
   if (const PickleValue* hysteresis = DeepSpeedFile::find(*values, "cur_hysteresis")) {
     scaler.hysteresis = file.integer(*hysteresis, "cur_hysteresis");
   }
-  require<InputError>(scaler.scale > 0 && scaler.iteration >= 0, file.path(),
-                      " has the loss scale ", scaler.scale, " after ", scaler.iteration, " steps");
+  const int64_t hysteresis = scaler.hysteresis.value_or(1);
+  require<InputError>(scaler.scale > 0 && std::isfinite(scaler.scale) && scaler.iteration >= 0 &&
+                          hysteresis >= 0 && hysteresis <= INT32_MAX,
+                      file.path(), " has the loss scale ", scaler.scale, " after ",
+                      scaler.iteration, " steps, with the hysteresis ", hysteresis);
   progress_.scaler = scaler;
 }
 

@@ -142,6 +142,21 @@ TEST(DeepSpeedFolder, ADamagedFileIsNamed) {
   EXPECT_THAT(folder.refusal(), HasSubstr(optim(2)));
 }
 
+TEST(DeepSpeedFolder, AnOptimizerThatHasTakenFewerThanNoStepsIsRefused) {
+  const Damaged folder("zero1");
+  const std::string path = folder.tag(optim(0));
+  std::string bytes = slurp(path);
+  // Its count is a tensor of one element; storages begin at multiples of 64 bytes.
+  const auto bytes_of = [](float number) { return std::string(reinterpret_cast<char*>(&number), 4); };
+  for (size_t at = 0; at < bytes.size(); at += 64) {
+    if (bytes.compare(at, 4, bytes_of(3)) == 0) {
+      bytes.replace(at, 4, bytes_of(-3));
+    }
+  }
+  spit(path, bytes);
+  EXPECT_THAT(folder.refusal(), HasSubstr(str(optim(0), " has -3 as step")));
+}
+
 TEST(DeepSpeedFolder, ShapesThatDoNotFitTheMastersAreRefused) {
   const Damaged folder("zero3");
   std::filesystem::copy(
