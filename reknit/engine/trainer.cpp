@@ -106,6 +106,7 @@ void Trainer::skip() {
 }
 
 void Trainer::restore(const State& state) {
+  reduced_ = false;
   steps_ = state.steps;
   applied_ = state.applied;
   optimizer_->set_step(state.applied);

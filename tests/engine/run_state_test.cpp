@@ -568,5 +568,26 @@ TEST(Trainer, ADroppedStepLeavesNothingOfGradientsThatWereLeftOpen) {
   }
 }
 
+// Each rank's part of the gradient alone would make other weights.
+TEST(Trainer, GradientsThatFollowALoadAreReducedAlthoughThoseBeforeItWere) {
+  const TempFolder out;
+  on_ranks(2, [&](std::shared_ptr<Communicator> comm) {
+    ToyRank rank(kToy, {.world = 2, .zero_stage = 0}, comm);
+    load_toy(rank.store(), kToy);
+    const std::string saved = rank.save(out.path());
+    rank.train(1);
+    const std::vector<at::Tensor> expected = rank.weights();
+    rank.load(saved);
+    rank.pass();
+    rank.trainer().reduce();
+    rank.load(saved);
+    rank.train(1);
+    const std::vector<at::Tensor> weights = rank.weights();
+    for (size_t i = 0; i < weights.size(); ++i) {
+      EXPECT_TRUE(at::equal(weights[i], expected[i])) << "parameter " << i;
+    }
+  });
+}
+
 }  // namespace
 }  // namespace reknit
