@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -33,9 +34,11 @@ nlohmann::json to_json(const FileRecord& record) {
 
 FileRecord record_from(const nlohmann::json& json) {
   const auto text = json.at("checksum").get<std::string>();
-  size_t used = 0;
-  const FileRecord record{json.at("bytes").get<int64_t>(), std::stoull(text, &used, 16)};
-  require<InputError>(used == text.size() && text.size() == 16, text, " is no checksum");
+  FileRecord record{json.at("bytes").get<int64_t>(), 0};
+  const char* end = text.data() + text.size();
+  const auto [read, error] = std::from_chars(text.data(), end, record.checksum, 16);
+  require<InputError>(error == std::errc() && read == end && text.size() == 16, text,
+                      " is no checksum");
   return record;
 }
 
