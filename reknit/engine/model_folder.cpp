@@ -1,13 +1,14 @@
 #include "reknit/engine/model_folder.h"
 
 #include "reknit/checkpoint/hf_config.h"
-#include "reknit/models/decoder.h"
+#include "reknit/models/groups.h"
 
 #include <ATen/ATen.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 
 namespace reknit {
 
@@ -17,6 +18,49 @@ std::vector<NamePiece> stored_pieces(const ModelSpec& spec) {
   std::vector<NamePiece> pieces = name_map(spec);
   std::erase_if(pieces, [](const NamePiece& piece) { return piece.optional; });
   return pieces;
+}
+
+bool is_value_head(const ModelSpec& spec, const NamePiece& piece) {
+  return spec.value_head && piece.group == head_group(spec) &&
+         piece.param == HeadParams::of(spec).value;
+}
+
+FoundPieces find_pieces(const ModelSpec& spec, const std::vector<TensorInfo>& tensors) {
+  std::map<std::string, std::vector<int64_t>> shapes;
+  std::vector<std::string> available;
+  for (const TensorInfo& info : tensors) {
+    if (!is_buffer_name(info.name)) {
+      available.push_back(info.name);
+      shapes[info.name] = info.shape;
+    }
+  }
+  FoundPieces found{name_map(spec), {}, {}, {}};
+  found.names = match_names(found.pieces, available);
+  const std::vector<GroupSpec> groups = model_groups(spec);
+  const auto add = [&](const std::string& line) {
+    found.wrong += (found.wrong.empty() ? "" : "; ") + line;
+  };
+  for (size_t i = 0; i < found.pieces.size(); ++i) {
+    const NamePiece& piece = found.pieces[i];
+    const std::string& name = found.names[i];
+    const std::vector<int64_t> shape =
+        stored_shape(groups.at(piece.group).params.at(piece.param), piece);
+    if (piece.optional || (name.empty() && is_value_head(spec, piece))) {
+      continue;
+    }
+    if (name.empty()) {
+      add(piece.hf_name + " is missing");
+    } else if (shapes.at(name) != shape) {
+      add(str(name, " is ", shape_text(shapes.at(name)), " where the configuration asks for ",
+              shape_text(shape)));
+    }
+  }
+  std::copy_if(available.begin(), available.end(), std::back_inserter(found.unused),
+               [&](const std::string& name) {
+                 return std::find(found.names.begin(), found.names.end(), name) ==
+                        found.names.end();
+               });
+  return found;
 }
 
 at::Tensor stored_of(const NamePiece& piece, const at::Tensor& param) {
@@ -47,7 +91,7 @@ std::vector<TensorInfo> write_model_folder(
     const std::function<at::Tensor(const NamePiece&, const ParamSpec&)>& read,
     IfPresent if_present) {
   const nlohmann::json config = written_config(folder.config, folder.spec, folder.dtype);
-  const std::vector<GroupSpec> groups = Decoder(folder.spec).groups();
+  const std::vector<GroupSpec> groups = model_groups(folder.spec);
   const std::vector<NamePiece> pieces = stored_pieces(folder.spec);
   const auto param_of = [&](const NamePiece& piece) -> const ParamSpec& {
     return groups.at(piece.group).params.at(piece.param);

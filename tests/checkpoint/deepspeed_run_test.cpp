@@ -198,6 +198,21 @@ TEST(DeepSpeedRun, AnotherModelIsRefusedWithItsShapes) {
   EXPECT_THAT(said, HasSubstr("model.decoder.layers.2.fc1.weight is missing"));
 }
 
+TEST(DeepSpeedRun, AModelWithoutSomeOfItsParametersIsRefusedByTheirNames) {
+  Golden golden("zero1");
+  golden.config["num_hidden_layers"] = 1;
+  golden.spec = ModelSpec::from_hf(golden.config);
+  const std::string sentence = "the configuration has no model.decoder.layers.1.fc1.weight";
+  EXPECT_THAT(refusal(golden, golden.settings()), HasSubstr(sentence));
+  const TempFolder out;
+  EXPECT_THAT(sentence_of<InputError>([&] {
+                export_deepspeed(DeepSpeedFolder(golden.path),
+                                 HfFolder::without_weights(golden.config, ""), at::kFloat,
+                                 out / "model", IfPresent::kRefuse);
+              }),
+              HasSubstr(sentence));
+}
+
 TEST(DeepSpeedRun, AnotherOptimizerIsRefusedWithBothLists) {
   const Golden golden("zero1");
   LmSettings settings = golden.settings();
