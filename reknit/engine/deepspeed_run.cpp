@@ -24,7 +24,7 @@ const ParamSpec& param_of(const Groups& groups, const NamePiece& piece) {
 }
 
 /// Throws InputError unless the folder has every piece in its shape, and nothing else.
-std::vector<Match> match(const DeepSpeedFolder& folder, const ModelSpec& spec) {
+std::vector<Match> matched_pieces(const DeepSpeedFolder& folder, const ModelSpec& spec) {
   FoundPieces found = find_pieces(spec, folder.parameters());
   std::vector<Match> matches;
   for (size_t i = 0; i < found.pieces.size(); ++i) {
@@ -113,7 +113,7 @@ Trainer::State progress_of(const DeepSpeedFolder& folder, const Trainer& trainer
 
 void load_deepspeed(Model& model, Trainer& trainer, const DeepSpeedFolder& folder) {
   const Groups groups = groups_of(model.store);
-  const std::vector<Match> matches = match(folder, model.decoder.spec());
+  const std::vector<Match> matches = matched_pieces(folder, model.decoder.spec());
   require_states(folder, matches, groups, trainer.optimizer());
   model.store.drop_step();
   for (const Match& match : matches) {
@@ -143,7 +143,7 @@ void export_deepspeed(const DeepSpeedFolder& folder, const HfFolder& source, at:
   keep_checkpoint(folder.path(), path);
   const ModelSpec spec = ModelSpec::from_hf(source.config());
   std::map<std::string, std::string> names;
-  for (const Match& match : match(folder, spec)) {
+  for (const Match& match : matched_pieces(folder, spec)) {
     names[match.piece.hf_name] = match.name;
   }
   write_model_folder(
