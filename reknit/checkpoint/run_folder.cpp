@@ -126,6 +126,11 @@ void write_manifest(const std::string& folder, const Manifest& manifest) {
   write_file((fs::path(folder) / kManifestName).string(), json.dump(1) + "\n");
 }
 
+bool has_manifest(const std::string& folder) {
+  std::error_code none;
+  return fs::exists(fs::path(folder) / kManifestName, none);
+}
+
 Manifest read_manifest(const std::string& folder) {
   const std::string path = (fs::path(folder) / kManifestName).string();
   nlohmann::json json = read_json_object(path);
@@ -148,7 +153,7 @@ void verify_file(const std::string& folder, const std::string& name, const FileR
   const std::string path = (fs::path(folder) / name).string();
   const FileRecord found = record_file(path);
   require<InputError>(found.bytes == record.bytes, path, " has ", found.bytes,
-                      " bytes where the checkpoint's complete.json says ", record.bytes);
+                      " bytes where the checkpoint's ", kManifestName, " says ", record.bytes);
   require<InputError>(found.checksum == record.checksum, path, " is damaged: its checksum is ",
                       checksum_text(found.checksum), " where ", kManifestName, " says ",
                       checksum_text(record.checksum));

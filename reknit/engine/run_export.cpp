@@ -35,7 +35,7 @@ std::string find_checkpoint(const std::string& path) {
     throw InputError(str(path, fs::exists(path, none) ? " is no folder" : " does not exist"),
                      "name a checkpoint's folder, or the --out of a run");
   }
-  if (fs::exists(inside(path, "complete.json"), none)) {
+  if (has_manifest(path)) {
     for (const auto& [name, record] : read_manifest(path).files) {
       verify_file(path, name, record);
     }
