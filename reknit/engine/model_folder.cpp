@@ -1,5 +1,6 @@
 #include "reknit/engine/model_folder.h"
 
+#include "reknit/base/error.h"
 #include "reknit/checkpoint/hf_config.h"
 #include "reknit/models/groups.h"
 
