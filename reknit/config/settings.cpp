@@ -53,9 +53,9 @@ ResolvedSettings resolve_settings(const json& file, const std::string& file_name
     const std::string path = modern_path(setting.path);
     const json* present = find_path(out.config, path);  // another --set may have replaced it
     if (out.origins.contains(path) && present != nullptr && !same_value(*present, setting.value)) {
-      findings.push_back(
-          {Severity::kError, path, show_json(setting.value),
-           str("--set gives it twice; the other value is ", show_json(*present)), ""});
+      findings.push_back({Severity::kError, path, show_json(setting.value),
+                          str("--set gives it twice; the other value is ", show_json(*present)),
+                          ""});
       continue;
     }
     set_path(out.config, path, setting.value);

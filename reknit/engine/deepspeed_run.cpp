@@ -36,9 +36,9 @@ std::vector<Match> matched_pieces(const DeepSpeedFolder& folder, const ModelSpec
     found.wrong += str(found.wrong.empty() ? "" : "; ", "the configuration has no ", name);
   }
   if (!found.wrong.empty()) {
-    throw InputError(str(folder.path(), " does not hold the model of this configuration: ",
-                         found.wrong),
-                     "name the model that the checkpoint was trained with");
+    throw InputError(
+        str(folder.path(), " does not hold the model of this configuration: ", found.wrong),
+        "name the model that the checkpoint was trained with");
   }
   return matches;
 }

@@ -14,7 +14,8 @@ namespace reknit {
 /// placement of `model`. Local: every rank reads the files and keeps its part; on all ranks
 /// alike, between passes. Before a value changes: InputError naming the parameters that are
 /// missing, of another shape, unknown to the model, or frozen there and trained here, or the
-/// states of another optimizer. A loss scale counts where `model` is fp16 and the folder has a dynamic one.
+/// states of another optimizer. A loss scale counts where `model` is fp16 and the folder has a
+/// dynamic one.
 void load_deepspeed(Model& model, Trainer& trainer, const DeepSpeedFolder& folder);
 
 /// Writes the folder's parameters for transformers, in `dtype`: masters, and frozen ones as

@@ -66,7 +66,8 @@ StepRecord Trainer::finish(bool hold) {
   ++applied_;
   record_.applied = true;
   if (scaled()) {
-    REKNIT_INVARIANT(scaler_.update(false), "a clean step never ends a run");
+    const bool goes_on = scaler_.update(false);
+    REKNIT_INVARIANT(goes_on, "a clean step never ends a run");
   }
   return record_;
 }

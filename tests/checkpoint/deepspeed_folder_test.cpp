@@ -147,7 +147,9 @@ TEST(DeepSpeedFolder, AnOptimizerThatHasTakenFewerThanNoStepsIsRefused) {
   const std::string path = folder.tag(optim(0));
   std::string bytes = slurp(path);
   // Its count is a tensor of one element; storages begin at multiples of 64 bytes.
-  const auto bytes_of = [](float number) { return std::string(reinterpret_cast<char*>(&number), 4); };
+  const auto bytes_of = [](float number) {
+    return std::string(reinterpret_cast<char*>(&number), 4);
+  };
   for (size_t at = 0; at < bytes.size(); at += 64) {
     if (bytes.compare(at, 4, bytes_of(3)) == 0) {
       bytes.replace(at, 4, bytes_of(-3));

@@ -250,7 +250,8 @@ TEST(DeepSpeedRun, AnExportNeverReplacesTheCheckpointThatItReads) {
   std::filesystem::copy(golden.path, path, std::filesystem::copy_options::recursive);
   const DeepSpeedFolder checkpoint(path);
   const HfFolder source = HfFolder::without_weights(golden.config, "");
-  for (const std::string& out : {root / "run", path, checkpoint.path(), checkpoint.path() + "/hf"}) {
+  for (const std::string& out :
+       {root / "run", path, checkpoint.path(), checkpoint.path() + "/hf"}) {
     EXPECT_THAT(sentence_of<UsageError>([&] {
                   export_deepspeed(checkpoint, source, at::kFloat, out, IfPresent::kReplace);
                 }),

@@ -435,8 +435,8 @@ TEST(Decoder, ABackwardOfAnotherForwardThrowsBeforeAnyGroupIsOpened) {
   std::shared_ptr<Saved> learned;
   decoder.logprobs(params, c.batch(c10::kCPU), c.golden.at("targets"), Phase::kForward, false,
                    &plain);
-  decoder.learn_logprobs(params, c.batch(c10::kCPU), c.golden.at("targets"),
-                         c.golden.at("weights"), &learned);
+  decoder.learn_logprobs(params, c.batch(c10::kCPU), c.golden.at("targets"), c.golden.at("weights"),
+                         &learned);
   params.opened.clear();
   EXPECT_THROW(decoder.learn_backward(params, plain), StateError);
   EXPECT_THROW(decoder.logprobs_backward(params, learned, c.golden.at("weights")), StateError);

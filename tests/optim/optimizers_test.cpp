@@ -269,11 +269,16 @@ TEST(Lamb, TakesOneReductionForAllParameters) {
 }
 
 TEST(Muon, LeavesEmbeddingsAndOutputTablesToAdamW) {
-  const nlohmann::json opt{{"model_type", "opt"},     {"vocab_size", 40},
-                           {"hidden_size", 8},        {"word_embed_proj_dim", 4},
-                           {"num_hidden_layers", 1},  {"num_attention_heads", 2},
-                           {"ffn_dim", 16},           {"max_position_embeddings", 16},
-                           {"do_layer_norm_before", false}, {"tie_word_embeddings", false}};
+  const nlohmann::json opt{{"model_type", "opt"},
+                           {"vocab_size", 40},
+                           {"hidden_size", 8},
+                           {"word_embed_proj_dim", 4},
+                           {"num_hidden_layers", 1},
+                           {"num_attention_heads", 2},
+                           {"ffn_dim", 16},
+                           {"max_position_embeddings", 16},
+                           {"do_layer_norm_before", false},
+                           {"tie_word_embeddings", false}};
   std::vector<std::string> others;
   for (const GroupSpec& group : model_groups(ModelSpec::from_hf(opt))) {
     for (const ParamSpec& param : group.params) {
