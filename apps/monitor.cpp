@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <map>
 
@@ -32,14 +34,16 @@ void make_folder(const std::string& folder) {
 File append_to(const std::string& path) {
   File file(std::fopen(path.c_str(), "ab"));
   if (file == nullptr) {
-    throw UsageError(str("cannot write ", path), "name a folder that can be written");
+    throw UsageError(str("cannot write ", path, ": ", std::strerror(errno)),
+                     "name a folder that can be written");
   }
   return file;
 }
 
 void put(std::FILE* file, const std::string& path, const std::string& bytes) {
   if (std::fwrite(bytes.data(), 1, bytes.size(), file) != bytes.size() || std::fflush(file) != 0) {
-    throw WriteError(str("cannot write ", path), "make room on its disk");
+    throw WriteError(str("cannot write ", path, ": ", std::strerror(errno)),
+                     "make room on its disk");
   }
 }
 

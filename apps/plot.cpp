@@ -18,6 +18,7 @@ constexpr double kRight = 14;
 constexpr double kTop = 46;
 constexpr double kBottom = 40;
 constexpr size_t kMostPoints = 1000;
+constexpr double kLargest = 1e300;  // what lies beyond has no marks, and NaN lies nowhere
 
 // Okabe and Ito's colours, which stay apart for colour-blind readers.
 constexpr std::array<const char*, 6> kColors = {"#0072b2", "#d55e00", "#009e73",
@@ -32,7 +33,7 @@ std::string place(double value) {
 Points finite(const Points& points) {
   Points kept;
   std::copy_if(points.begin(), points.end(), std::back_inserter(kept), [](const auto& point) {
-    return std::isfinite(point.first) && std::isfinite(point.second);
+    return std::abs(point.first) <= kLargest && std::abs(point.second) <= kLargest;
   });
   return kept;
 }
@@ -167,8 +168,11 @@ class Picture {
 }  // namespace
 
 std::vector<double> ticks(double low, double high, int wanted) {
-  if (low == high) {  // a flat curve runs through the middle
-    const double half = low == 0 ? 1 : std::abs(low) / 2;
+  const double largest = std::max(std::abs(low), std::abs(high));
+  // Values that differ in their last digits only are as flat as equal ones: no marks fit between
+  // them. A flat curve runs through the middle.
+  if (high - low <= std::max(1e-12 * largest, 1e-300)) {
+    const double half = largest <= 1e-300 ? 1 : largest / 2;
     low -= half;
     high += half;
   }

@@ -9,8 +9,8 @@ namespace reknit {
 
 struct Curve {
   std::string name;  ///< in the legend; empty: none
-  std::vector<std::pair<double, double>>
-      points;  ///< (x, y), x ascending; what is not finite is left out
+  /// (x, y), x ascending; what is not finite or beyond 1e300 is left out.
+  std::vector<std::pair<double, double>> points;
 };
 
 struct Plot {
@@ -24,7 +24,8 @@ struct Plot {
 std::string svg(const Plot& plot);
 
 /// Between `low` and `high`, both in reach of the outer ones: steps of 1, 2 or 5 times a
-/// power of ten, about `wanted` of them. At least two.
+/// power of ten, about `wanted` of them. At least two, and no more than some digits of a double
+/// tell apart: values that are nearly equal get those of a flat curve.
 std::vector<double> ticks(double low, double high, int wanted);
 
 /// `text` with the characters that HTML and SVG read as theirs written out.

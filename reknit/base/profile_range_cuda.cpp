@@ -1,3 +1,4 @@
+// Ranges in NVTX.
 #include "reknit/base/profile_range.h"
 
 #include <nvtx3/nvToolsExt.h>

@@ -22,7 +22,8 @@ class Stream {
   /// The CPU stream.
   Stream() = default;
 
-  /// A new high- or normal-priority stream of `device` (CPU: the CPU stream).
+  /// A high- or normal-priority stream of `device` (CPU: the CPU stream), the next of torch's
+  /// 32: the 33rd is the first again, so order between two of them may only be tighter.
   static Stream create(c10::Device device, bool high_priority = false);
   /// The stream that this thread's kernels go to by default.
   static Stream current(c10::Device device);

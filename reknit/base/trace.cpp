@@ -38,9 +38,6 @@ std::string details(const TraceSpan& span) {
   if (span.number >= 0) {
     add("number", std::to_string(span.number));
   }
-  if (span.waited >= 0) {
-    add("waited_us", microseconds(span.waited));
-  }
   return "{" + text + "}";
 }
 

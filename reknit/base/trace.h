@@ -13,9 +13,8 @@ struct TraceSpan {
   const char* label = "";  ///< outlives the trace: a literal
   double begin = 0;        ///< seconds since 1970
   double seconds = -1;     ///< negative: an instant
-  int64_t bytes = -1;      ///< those below are left out where they are negative
+  int64_t bytes = -1;      ///< left out where it is negative, as the number
   int64_t number = -1;     ///< of an operation in its group, of a version, of a step
-  double waited = -1;      ///< seconds of it that went by until the last rank had come
 };
 
 /// The last `limit` spans of a rank, in rows. One thread.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <set>
 
@@ -23,12 +24,17 @@ std::string inside(const std::string& folder, const std::string& name) {
   return (fs::path(folder) / name).string();
 }
 
+/// None where there is no such folder.
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
-  std::error_code none;
-  for (const auto& entry : fs::directory_iterator(folder, none)) {
-    names.push_back(entry.path().filename().string());
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
   }
+  require<InputError>(!error || error == std::errc::no_such_file_or_directory ||
+                          error == std::errc::not_a_directory,
+                      "cannot read ", folder, ": ", error.message());
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -47,7 +53,8 @@ constexpr const char* kLatestUniversal = "latest_universal";
 /// What the file `name`, kLatest or kLatestUniversal, says; empty: there is none.
 std::string tag_in(const std::string& folder, const char* name) {
   const std::string path = inside(folder, name);
-  if (!fs::is_regular_file(path)) {
+  std::error_code none;
+  if (!fs::is_regular_file(path, none)) {
     return "";
   }
   const auto file = MappedFile::open(path);
@@ -91,7 +98,11 @@ std::string tag_folder(const std::string& path) {
   return folder;
 }
 
-/// "zero_pp_rank_3_mp_rank_00", or with a prefix: 3; none: no such name.
+std::string rank_mark(int rank) {
+  return str("zero_pp_rank_", rank, "_");
+}
+
+/// "zero_pp_rank_3_mp_rank_00", or with a prefix: 3; none: DeepSpeed gives no such name.
 std::optional<int> data_rank(const std::string& name) {
   constexpr std::string_view kBefore = "zero_pp_rank_";
   const size_t at = name.find(kBefore);
@@ -99,10 +110,9 @@ std::optional<int> data_rank(const std::string& name) {
     return std::nullopt;
   }
   int rank = -1;
-  const char* end = name.data() + name.size();
-  const char* digits = name.data() + at + kBefore.size();
-  const auto parsed = std::from_chars(digits, end, rank);
-  return parsed.ec == std::errc() && rank >= 0 ? std::optional(rank) : std::nullopt;
+  std::from_chars(name.data() + at + kBefore.size(), name.data() + name.size(), rank);
+  const bool written_so = rank >= 0 && name.find(rank_mark(rank), at) == at;
+  return written_so ? std::optional(rank) : std::nullopt;
 }
 
 void refuse_other_layouts(const std::string& path, const std::vector<std::string>& names) {
@@ -223,8 +233,8 @@ void DeepSpeedFolder::open_sharded(const std::vector<std::string>& optim_names) 
   }
   for (int rank = 0; rank < ranks_; ++rank) {
     std::string name = by_rank.begin()->second;
-    const std::string before = str("zero_pp_rank_", by_rank.begin()->first, "_");
-    name.replace(name.find(before), before.size(), str("zero_pp_rank_", rank, "_"));
+    const std::string before = rank_mark(by_rank.begin()->first);
+    name.replace(name.find(before), before.size(), rank_mark(rank));
     require<InputError>(by_rank.contains(rank), path_, " lacks ", name, ": its files say ",
                         rank_text(ranks_), ", and it holds those of ", by_rank.size());
   }
@@ -298,8 +308,11 @@ void DeepSpeedFolder::read_scaler(const DeepSpeedFile& file, const PickleValue& 
   if (const PickleValue* hysteresis = DeepSpeedFile::find(*values, "cur_hysteresis")) {
     scaler.hysteresis = file.integer(*hysteresis, "cur_hysteresis");
   }
-  require<InputError>(scaler.scale > 0 && scaler.iteration >= 0, file.path(),
-                      " has the loss scale ", scaler.scale, " after ", scaler.iteration, " steps");
+  const int64_t hysteresis = scaler.hysteresis.value_or(1);
+  require<InputError>(scaler.scale > 0 && std::isfinite(scaler.scale) && scaler.iteration >= 0 &&
+                          hysteresis >= 0 && hysteresis <= INT32_MAX,
+                      file.path(), " has the loss scale ", scaler.scale, " after ",
+                      scaler.iteration, " steps, with the hysteresis ", hysteresis);
   progress_.scaler = scaler;
 }
 

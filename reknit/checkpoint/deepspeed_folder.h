@@ -45,7 +45,8 @@ struct DeepSpeedProgress {
 /// may read at once.
 class DeepSpeedFolder {
  public:
-  /// True for a folder with such files, or with one that `latest` names.
+  /// True for a folder with such files, or with one that `latest` names. Throws InputError for
+  /// a folder that cannot be read.
   static bool is_one(const std::string& path);
 
   /// `path`: the folder that holds `latest`, or a tag's. Throws InputError with names and

@@ -118,6 +118,8 @@ void DeepSpeedFolder::read_states(const DeepSpeedFile& file, const PickleValue& 
     }
     if (steps != nullptr) {
       progress_.optimizer_steps = file.integer(*steps, "step");
+      require<InputError>(progress_.optimizer_steps >= 0, file.path(), " has ",
+                          progress_.optimizer_steps, " as step");
     }
   }
   require<InputError>(at == flats.size(), file.path(), " has optimizer states of ", at, " of the ",

@@ -5,7 +5,15 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
+
 namespace reknit {
+namespace {
+
+// A double tells all whole numbers up to here apart.
+constexpr int64_t kWhole = 9'000'000'000'000'000;
+
+}  // namespace
 
 DeepSpeedFile::DeepSpeedFile(const std::string& path)
     : archive_(MappedFile::open(path), PickleNames::kDeepSpeed) {
@@ -42,6 +50,8 @@ const PickleValue& DeepSpeedFile::get(const PickleValue& dict, std::string_view 
 
 int64_t DeepSpeedFile::integer(const PickleValue& value, std::string_view what) const {
   if (value.kind == PickleKind::kInt) {
+    require<InputError>(value.number >= -kWhole && value.number <= kWhole, path(), " has ",
+                        value.number, " as ", what);
     return value.number;
   }
   const bool enumeration = value.kind == PickleKind::kCall &&
@@ -51,7 +61,7 @@ int64_t DeepSpeedFile::integer(const PickleValue& value, std::string_view what) 
     return value.items[0]->number;
   }
   const double number = real(value, what);
-  const bool whole = number >= -9e15 && number <= 9e15 && number == std::floor(number);
+  const bool whole = number >= -kWhole && number <= kWhole && number == std::floor(number);
   require<InputError>(whole, path(), " has ", number, " as ", what, ", which is no whole number");
   return static_cast<int64_t>(number);
 }

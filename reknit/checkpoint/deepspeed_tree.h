@@ -26,7 +26,8 @@ class DeepSpeedFile {
   const PickleValue& get(const PickleValue& dict, std::string_view key) const;
   const PickleValue& get(const PickleValue& dict, std::string_view key, PickleKind kind) const;
 
-  /// An integer, an enumeration's value, or a tensor of one element.
+  /// An integer, an enumeration's value, or a tensor of one element; between -9e15 and 9e15, as
+  /// no count is larger.
   int64_t integer(const PickleValue& value, std::string_view what) const;
   double real(const PickleValue& value, std::string_view what) const;
   StoredTensor tensor(const PickleValue& value, const std::string& name) const;

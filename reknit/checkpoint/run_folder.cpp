@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -34,9 +35,11 @@ nlohmann::json to_json(const FileRecord& record) {
 
 FileRecord record_from(const nlohmann::json& json) {
   const auto text = json.at("checksum").get<std::string>();
-  size_t used = 0;
-  const FileRecord record{json.at("bytes").get<int64_t>(), std::stoull(text, &used, 16)};
-  require<InputError>(used == text.size() && text.size() == 16, text, " is no checksum");
+  FileRecord record{json.at("bytes").get<int64_t>(), 0};
+  const char* end = text.data() + text.size();
+  const auto [read, error] = std::from_chars(text.data(), end, record.checksum, 16);
+  require<InputError>(error == std::errc() && read == end && text.size() == 16, text,
+                      " is no checksum");
   return record;
 }
 
@@ -120,6 +123,11 @@ void write_manifest(const std::string& folder, const Manifest& manifest) {
   write_file((fs::path(folder) / kManifestName).string(), json.dump(1) + "\n");
 }
 
+bool has_manifest(const std::string& folder) {
+  std::error_code none;
+  return fs::exists(fs::path(folder) / kManifestName, none);
+}
+
 Manifest read_manifest(const std::string& folder) {
   const std::string path = (fs::path(folder) / kManifestName).string();
   nlohmann::json json = read_json_object(path);
@@ -142,7 +150,7 @@ void verify_file(const std::string& folder, const std::string& name, const FileR
   const std::string path = (fs::path(folder) / name).string();
   const FileRecord found = record_file(path);
   require<InputError>(found.bytes == record.bytes, path, " has ", found.bytes,
-                      " bytes where the checkpoint's complete.json says ", record.bytes);
+                      " bytes where the checkpoint's ", kManifestName, " says ", record.bytes);
   require<InputError>(found.checksum == record.checksum, path, " is damaged: its checksum is ",
                       checksum_text(found.checksum), " where ", kManifestName, " says ",
                       checksum_text(record.checksum));

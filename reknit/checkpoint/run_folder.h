@@ -33,6 +33,8 @@ struct Manifest {
 
 /// Writes complete.json into `folder`. Throws UsageError or WriteError, see write_file.
 void write_manifest(const std::string& folder, const Manifest& manifest);
+/// True where `folder` has a complete.json, whole or not.
+bool has_manifest(const std::string& folder);
 /// Throws InputError if complete.json is missing or damaged.
 Manifest read_manifest(const std::string& folder);
 /// Throws InputError naming the file if it is missing, or of another size or content.

@@ -1,5 +1,6 @@
 #include "reknit/comm/recorder.h"
 
+#include "reknit/base/error.h"
 #include "reknit/base/pause.h"
 #include "reknit/base/rank.h"
 
@@ -21,12 +22,14 @@ Recorder* Recorder::current() {
   return current_recorder;
 }
 
-Recorder::Recorder(Trace* trace) : previous_(current_recorder), trace_(trace) {
+Recorder::Recorder(Trace* trace) : trace_(trace) {
+  REKNIT_INVARIANT(current_recorder == nullptr, "rank ", this_rank().rank,
+                   " is recorded already: a second recorder would hear half of it");
   current_recorder = this;
 }
 
 Recorder::~Recorder() {
-  current_recorder = previous_;
+  current_recorder = nullptr;
   for (const auto& group : groups_) {
     group->recorder = nullptr;
   }

@@ -61,8 +61,8 @@ struct CommTime {
 };
 
 /// While it lives, it notes what its thread's rank does. Where a rank has none, an operation or
-/// a change of state costs a look at an empty pointer. One at a time for a thread, the rank's;
-/// made inside the RankScope.
+/// a change of state costs a look at an empty pointer. One at a time for a thread, the rank's
+/// (StateError for a second one); made inside the RankScope.
 class Recorder {
  public:
   /// `trace`: where everything goes too; null: nowhere. It outlives this.
@@ -127,7 +127,6 @@ class Recorder {
   void trace_unfinished();
   void make_room();
 
-  Recorder* const previous_;
   Trace* const trace_;
   bool paused_ = false;
   std::vector<std::shared_ptr<CommHistory>> groups_;  ///< by their first operation

@@ -51,10 +51,10 @@ ResolvedSettings resolve_settings(const json& file, const std::string& file_name
   }
   for (const Setting& setting : overrides) {
     const std::string path = modern_path(setting.path);
-    if (out.origins.contains(path) && !same_value(*find_path(out.config, path), setting.value)) {
+    const json* present = find_path(out.config, path);  // another --set may have replaced it
+    if (out.origins.contains(path) && present != nullptr && !same_value(*present, setting.value)) {
       findings.push_back({Severity::kError, path, show_json(setting.value),
-                          str("--set gives it twice; the other value is ",
-                              show_json(*find_path(out.config, path))),
+                          str("--set gives it twice; the other value is ", show_json(*present)),
                           ""});
       continue;
     }

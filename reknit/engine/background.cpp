@@ -23,7 +23,7 @@ void Background::start(c10::Device device, std::function<void()> work) {
   try {
     thread_ = std::thread(body);
   } catch (const std::system_error& error) {
-    throw CommError(str("the thread that writes for rank ", this_rank().rank,
+    throw CommError(str("a thread for work in the background of rank ", this_rank().rank,
                         " cannot be started: ", error.what()),
                     "start fewer ranks, or raise the limit on threads (ulimit -u)");
   }

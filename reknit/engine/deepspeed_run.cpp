@@ -2,7 +2,6 @@
 
 #include "reknit/base/log.h"
 #include "reknit/engine/model_folder.h"
-#include "reknit/models/decoder.h"
 
 #include <ATen/ATen.h>
 
@@ -24,41 +23,22 @@ const ParamSpec& param_of(const Groups& groups, const NamePiece& piece) {
   return groups.at(piece.group).params.at(piece.param);
 }
 
-void add_line(std::string& lines, const std::string& line) {
-  lines += (lines.empty() ? "" : "; ") + line;
-}
-
-/// Throws InputError unless the folder has every piece in its shape.
-std::vector<Match> match(const DeepSpeedFolder& folder, const ModelSpec& spec,
-                         const Groups& groups) {
-  std::map<std::string, std::vector<int64_t>> shapes;
-  std::vector<std::string> available;
-  for (const TensorInfo& info : folder.parameters()) {
-    if (!is_buffer_name(info.name)) {
-      available.push_back(info.name);
-      shapes[info.name] = info.shape;
-    }
-  }
-  const std::vector<NamePiece> pieces = name_map(spec);
-  const std::vector<std::string> names = match_names(pieces, available);
+/// Throws InputError unless the folder has every piece in its shape, and nothing else.
+std::vector<Match> matched_pieces(const DeepSpeedFolder& folder, const ModelSpec& spec) {
+  FoundPieces found = find_pieces(spec, folder.parameters());
   std::vector<Match> matches;
-  std::string wrong;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    if (pieces[i].optional) {
-      continue;
+  for (size_t i = 0; i < found.pieces.size(); ++i) {
+    if (!found.pieces[i].optional) {
+      matches.push_back({found.pieces[i], found.names[i]});
     }
-    const std::vector<int64_t> shape = stored_shape(param_of(groups, pieces[i]), pieces[i]);
-    if (names[i].empty()) {
-      add_line(wrong, pieces[i].hf_name + " is missing");
-    } else if (shapes.at(names[i]) != shape) {
-      add_line(wrong, str(names[i], " is ", shape_text(shapes.at(names[i])),
-                          " where the configuration asks for ", shape_text(shape)));
-    }
-    matches.push_back({pieces[i], names[i]});
   }
-  if (!wrong.empty()) {
-    throw InputError(str(folder.path(), " does not hold the model of this configuration: ", wrong),
-                     "name the model that the checkpoint was trained with");
+  for (const std::string& name : found.unused) {
+    found.wrong += str(found.wrong.empty() ? "" : "; ", "the configuration has no ", name);
+  }
+  if (!found.wrong.empty()) {
+    throw InputError(
+        str(folder.path(), " does not hold the model of this configuration: ", found.wrong),
+        "name the model that the checkpoint was trained with");
   }
   return matches;
 }
@@ -133,7 +113,7 @@ Trainer::State progress_of(const DeepSpeedFolder& folder, const Trainer& trainer
 
 void load_deepspeed(Model& model, Trainer& trainer, const DeepSpeedFolder& folder) {
   const Groups groups = groups_of(model.store);
-  const std::vector<Match> matches = match(folder, model.decoder.spec(), groups);
+  const std::vector<Match> matches = matched_pieces(folder, model.decoder.spec());
   require_states(folder, matches, groups, trainer.optimizer());
   model.store.drop_step();
   for (const Match& match : matches) {
@@ -160,9 +140,10 @@ void load_deepspeed(Model& model, Trainer& trainer, const DeepSpeedFolder& folde
 
 void export_deepspeed(const DeepSpeedFolder& folder, const HfFolder& source, at::ScalarType dtype,
                       const std::string& path, IfPresent if_present) {
+  keep_checkpoint(folder.path(), path);
   const ModelSpec spec = ModelSpec::from_hf(source.config());
   std::map<std::string, std::string> names;
-  for (const Match& match : match(folder, spec, Decoder(spec).groups())) {
+  for (const Match& match : matched_pieces(folder, spec)) {
     names[match.piece.hf_name] = match.name;
   }
   write_model_folder(

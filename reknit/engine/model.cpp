@@ -2,7 +2,6 @@
 
 #include "reknit/base/log.h"
 #include "reknit/engine/model_folder.h"
-#include "reknit/models/groups.h"
 #include "reknit/models/init_values.h"
 
 #include <ATen/ATen.h>
@@ -15,12 +14,6 @@ namespace {
 
 const ParamSpec& param_of(const Model& model, const NamePiece& piece) {
   return model.store.spec(piece.group).params.at(piece.param);
-}
-
-bool is_value_head(const Model& model, const NamePiece& piece) {
-  const ModelSpec& spec = model.decoder.spec();
-  return spec.value_head && piece.group == head_group(spec) &&
-         piece.param == HeadParams::of(spec).value;
 }
 
 void require_head(const HfFolder& folder, ValueHead head) {
@@ -40,54 +33,25 @@ void init_piece(Model& model, const NamePiece& piece, uint64_t seed) {
   write_piece(model, piece, init_values(model.decoder.spec(), param_of(model, piece), piece, seed));
 }
 
-// What of the folder goes where; nothing is read before every piece has been found with
-// the shape that the configuration asks for.
-struct LoadPlan {
-  std::vector<NamePiece> pieces;
-  std::vector<std::string> names;  ///< in the folder; empty: a value head to be drawn
-};
-
-LoadPlan plan_load(const Model& model, const HfFolder& folder, ValueHead head) {
-  std::vector<std::string> available;
-  for (const TensorInfo& info : folder.tensors()) {
-    if (!is_buffer_name(info.name)) {
-      available.push_back(info.name);
-    }
-  }
-  LoadPlan plan{name_map(model.decoder.spec()), {}};
-  plan.names = match_names(plan.pieces, available);
-  std::string wrong;
-  for (size_t i = 0; i < plan.pieces.size(); ++i) {
-    const NamePiece& piece = plan.pieces[i];
-    const std::string& name = plan.names[i];
-    if (piece.optional) {
-      continue;
-    }
-    const std::vector<int64_t> shape = stored_shape(param_of(model, piece), piece);
-    if (name.empty() && is_value_head(model, piece)) {
+// Nothing is read before every piece has been found with the shape that the configuration
+// asks for.
+FoundPieces require_pieces(const Model& model, const HfFolder& folder, ValueHead head) {
+  const ModelSpec& spec = model.decoder.spec();
+  FoundPieces found = find_pieces(spec, folder.tensors());
+  for (size_t i = 0; i < found.pieces.size(); ++i) {
+    if (found.names[i].empty() && is_value_head(spec, found.pieces[i])) {
       require_head(folder, head);
-    } else if (name.empty()) {
-      wrong += str(wrong.empty() ? "" : "; ", piece.hf_name, " is missing");
-    } else if (folder.find(name)->shape != shape) {
-      wrong += str(wrong.empty() ? "" : "; ", name, " is ", shape_text(folder.find(name)->shape),
-                   " where the configuration asks for ", shape_text(shape));
-    } else if (!c10::isFloatingType(folder.find(name)->dtype)) {
-      wrong += str(wrong.empty() ? "" : "; ", name, " holds ",
-                   c10::toString(folder.find(name)->dtype), " numbers, which are no weights");
     }
   }
-  require<InputError>(wrong.empty(), folder.path(),
-                      " does not hold the model of its config.json: ", wrong);
-  return plan;
+  require<InputError>(found.wrong.empty(), folder.path(),
+                      " does not hold the model of its config.json: ", found.wrong);
+  return found;
 }
 
-void warn_of_unused(const LoadPlan& plan, const HfFolder& folder) {
+void warn_of_unused(const FoundPieces& found, const HfFolder& folder) {
   std::string unused;
-  for (const TensorInfo& info : folder.tensors()) {
-    if (!is_buffer_name(info.name) &&
-        std::find(plan.names.begin(), plan.names.end(), info.name) == plan.names.end()) {
-      unused += str(unused.empty() ? "" : ", ", info.name);
-    }
+  for (const std::string& name : found.unused) {
+    unused += (unused.empty() ? "" : ", ") + name;
   }
   if (!unused.empty() && this_rank().rank == 0) {
     log_warning(folder.path(), " holds tensors that this model does not use: ", unused);
@@ -112,19 +76,19 @@ std::unique_ptr<Model> make_model(ModelSpec spec, StoreSettings settings, StoreC
 }
 
 void load_model(Model& model, const HfFolder& folder, ValueHead head, uint64_t seed) {
-  const LoadPlan plan = plan_load(model, folder, head);
-  warn_of_unused(plan, folder);
-  for (size_t i = 0; i < plan.pieces.size(); ++i) {
-    const NamePiece& piece = plan.pieces[i];
+  const FoundPieces found = require_pieces(model, folder, head);
+  warn_of_unused(found, folder);
+  for (size_t i = 0; i < found.pieces.size(); ++i) {
+    const NamePiece& piece = found.pieces[i];
     if (piece.optional) {
       continue;
     }
-    if (plan.names[i].empty()) {
+    if (found.names[i].empty()) {
       log_once(model.store.settings().name, ": ", folder.path(),
                " has no value head; a new one is drawn from seed ", seed);
       init_piece(model, piece, seed);
     } else {
-      write_piece(model, piece, folder.read(plan.names[i]));
+      write_piece(model, piece, folder.read(found.names[i]));
     }
   }
 }

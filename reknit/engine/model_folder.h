@@ -16,6 +16,18 @@ namespace reknit {
 /// Those pieces of name_map that a folder holds: each tied tensor once.
 std::vector<NamePiece> stored_pieces(const ModelSpec& spec);
 
+/// The tensors that somebody offers as a model, and its pieces.
+struct FoundPieces {
+  std::vector<NamePiece> pieces;    ///< name_map's
+  std::vector<std::string> names;   ///< of each piece's tensor; empty: there is none
+  std::vector<std::string> unused;  ///< tensors that are no piece
+  std::string wrong;                ///< pieces that are missing or of another shape, listed
+};
+/// Names and shapes only. A value head is not listed as missing: the caller knows whether it is.
+FoundPieces find_pieces(const ModelSpec& spec, const std::vector<TensorInfo>& tensors);
+/// True for the piece that find_pieces does not list.
+bool is_value_head(const ModelSpec& spec, const NamePiece& piece);
+
 /// What a folder stores of the piece: a view of the whole parameter's values.
 at::Tensor stored_of(const NamePiece& piece, const at::Tensor& param);
 /// The way back: the piece's elements as the parameter has them, flat.
@@ -31,6 +43,10 @@ struct ModelFolder {
   std::string tokenizer_folder;             ///< whose files come along; empty: none
   at::ScalarType dtype;
 };
+
+/// Throws UsageError if a folder that is written at `out` would replace the checkpoint's, one
+/// above it, or one inside it: what is to be read.
+void keep_checkpoint(const std::string& checkpoint, const std::string& out);
 
 /// Writes the folder as write_hf_folder does, with its errors. `read` gives what is stored of a
 /// piece, once each, in the order of stored_pieces; it is rounded to the dtype. Returns what was

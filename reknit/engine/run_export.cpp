@@ -10,7 +10,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <filesystem>
 
 namespace reknit {
@@ -37,7 +36,7 @@ std::string find_checkpoint(const std::string& path) {
     throw InputError(str(path, fs::exists(path, none) ? " is no folder" : " does not exist"),
                      "name a checkpoint's folder, or the --out of a run");
   }
-  if (fs::exists(inside(path, "complete.json"), none)) {
+  if (has_manifest(path)) {
     for (const auto& [name, record] : read_manifest(path).files) {
       verify_file(path, name, record);
     }
@@ -83,17 +82,6 @@ at::ScalarType saved_dtype(const Json& saved) {
     }
   }
   throw InputError(str("the checkpoint's dtype is ", name, ", which no model has"));
-}
-
-// Writing there would remove what is read.
-void keep_checkpoint(const std::string& checkpoint, const std::string& out) {
-  const auto kept = fs::weakly_canonical(checkpoint);
-  const auto written = fs::weakly_canonical(out);
-  const auto [end, rest] = std::mismatch(written.begin(), written.end(), kept.begin(), kept.end());
-  if (end == written.end() || rest == kept.end()) {
-    throw UsageError(str("--out ", out, " lies over the checkpoint ", checkpoint),
-                     "name another folder");
-  }
 }
 
 /// The pieces of one model's parameters, put together one parameter at a time.

@@ -23,8 +23,9 @@ struct RankPlan {
   std::chrono::milliseconds timeout{600'000};
   bool deterministic = false;  ///< on GPUs too: fix_order_of_gpu_sums
   int nodes = 1;               ///< that all ranks are spread over, in consecutive runs
-  /// Tells the user of an error and returns the exit code. If given, run_on_ranks has one of
-  /// the launched processes call it and then throws SaidError in all of them.
+  /// Tells the user of an error of the body and returns the exit code. If given, run_on_ranks
+  /// has one of the launched processes call it and then throws SaidError in all of them. Where
+  /// the ranks do not even meet, each throws what it has met with.
   std::function<int(const std::exception&)> report;
 };
 

@@ -69,7 +69,8 @@ StepRecord Trainer::finish(bool hold) {
   ++applied_;
   record_.applied = true;
   if (scaled()) {
-    REKNIT_INVARIANT(scaler_.update(false), "a clean step never ends a run");
+    const bool goes_on = scaler_.update(false);
+    REKNIT_INVARIANT(goes_on, "a clean step never ends a run");
   }
   return record_;
 }
@@ -109,6 +110,7 @@ void Trainer::skip() {
 }
 
 void Trainer::restore(const State& state) {
+  reduced_ = false;
   steps_ = state.steps;
   applied_ = state.applied;
   optimizer_->set_step(state.applied);

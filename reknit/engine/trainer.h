@@ -63,6 +63,7 @@ class Trainer {
     LossScaler::State scaler{};
   };
   State state() const { return {steps_, applied_, scaler_.state()}; }
+  /// Between steps, or after a Store::drop_step: gradients that were reduced are forgotten.
   void restore(const State& state);
   Optimizer& optimizer() { return *optimizer_; }
   void set_schedule(const Schedule& schedule) { settings_.schedule = schedule; }

@@ -1,10 +1,11 @@
 // The tensor-typed door to the kernels: linear maps, norms, activations, embeddings.
 //
 // Legend: N tokens of all sequences, packed without padding; H hidden; V vocabulary.
-// Every function runs on the calling rank's compute stream, on the device of its
-// inputs, in their dtype (fp32, fp16 or bf16) with fp32 sums; the result is new
-// memory owned by the caller. Gradients of parameters are accumulated (+=) into
-// `d_...`; an undefined `d_...` belongs to a frozen or absent parameter and is skipped.
+// Every function runs on the calling thread's current stream (a rank's compute stream unless
+// a StreamScope says otherwise), on the device of its inputs, in their dtype (fp32, fp16 or
+// bf16) with fp32 sums; the result is new memory owned by the caller. Gradients of parameters
+// are accumulated (+=) into `d_...`; an undefined `d_...` belongs to a frozen or absent
+// parameter and is skipped.
 // Reading a ParamView that does not hold its value throws StateError.
 #pragma once
 

@@ -22,9 +22,9 @@ ops::Dropout embed_dropout(const ModelSpec& spec, const TokenBatch& batch) {
   return {spec.embed_dropout, 0, batch.dropout_keys};
 }
 
-/// Marks `saved` as used up.
-Saved& consume(const std::shared_ptr<Saved>& saved) {
-  REKNIT_INVARIANT(saved != nullptr && !saved->consumed,
+/// Marks `saved` as used up. `kept` is what a forward of this backward leaves.
+Saved& consume(const std::shared_ptr<Saved>& saved, at::Tensor Saved::*kept) {
+  REKNIT_INVARIANT(saved != nullptr && !saved->consumed && ((*saved).*kept).defined(),
                    "a backward was asked for without a forward of its own");
   saved->consumed = true;
   return *saved;
@@ -276,7 +276,7 @@ ops::TokenLogprobs Decoder::logprobs(ParamSource& params, const TokenBatch& batc
 
 void Decoder::logprobs_backward(ParamSource& params, std::shared_ptr<Saved> saved,
                                 const at::Tensor& d_logp) const {
-  Saved& kept = consume(saved);
+  Saved& kept = consume(saved, &Saved::targets);
   const auto read = [&](const ParamView& table, const at::Tensor& d_table) {
     return ops::token_logprobs_backward(d_logp, kept.hidden, table, kept.targets, kept.logprobs,
                                         spec_.vocab, d_table);
@@ -322,7 +322,7 @@ ops::TokenLogprobs Decoder::learn_logprobs(ParamSource& params, const TokenBatch
 }
 
 void Decoder::learn_backward(ParamSource& params, std::shared_ptr<Saved> saved) const {
-  Saved& kept = consume(saved);
+  Saved& kept = consume(saved, &Saved::d_x);
   blocks_backward(params, kept, std::exchange(kept.d_x, {}));
 }
 
@@ -344,7 +344,7 @@ at::Tensor Decoder::values(ParamSource& params, const TokenBatch& batch, Phase p
 
 void Decoder::values_backward(ParamSource& params, std::shared_ptr<Saved> saved,
                               const at::Tensor& d_values) const {
-  Saved& kept = consume(saved);
+  Saved& kept = consume(saved, &Saved::hidden);
   const auto read = [&](const ParamView& value_head, const at::Tensor& d_value_head) {
     const at::Tensor d_out = d_values.to(kept.hidden.scalar_type()).unsqueeze(1);
     return ops::linear_backward(d_out, kept.hidden, value_head, d_value_head, {});

@@ -143,8 +143,8 @@ class Muon final : public Optimizer {
 }  // namespace
 
 bool is_muon(const ParamSpec& param) {
-  return param.shape.size() == 2 && param.name.find("embed") == std::string::npos &&
-         param.name.find("lm_head") == std::string::npos;
+  const auto holds = [&](const char* part) { return param.name.find(part) != std::string::npos; };
+  return param.shape.size() == 2 && !holds("embed") && !holds("lm_head") && !holds("head.table");
 }
 
 std::unique_ptr<Optimizer> make_muon(Store& store, const OptimizerSettings& settings, double lr) {

@@ -48,8 +48,8 @@ struct SgdSettings {
   bool nesterov = false;
   double weight_decay = 0.0;
 };
-/// Muon (Jordan et al., 2024) for matrices whose name holds neither "embed" nor "lm_head",
-/// AdamW for everything else.
+/// Muon (Jordan et al., 2024) for matrices that are neither of an embedding nor an output table
+/// (no "embed", "lm_head" or "head.table" in their name), AdamW for everything else.
 struct MuonSettings {
   double momentum = 0.95;
   bool nesterov = true;

@@ -12,7 +12,7 @@ namespace reknit {
 /// A line of metrics.jsonl.
 nlohmann::ordered_json metrics_of(const PpoRecord& record, int64_t global_batch);
 
-/// An answer of samples.jsonl; `text` may be empty.
+/// An answer of samples.jsonl; the texts may be empty.
 nlohmann::ordered_json sample_of(const Experience& experience, int64_t step,
                                  const std::string& prompt, const std::string& answer);
 

@@ -4,10 +4,11 @@
 //   pass     (full | gradients, reduce)* finish_pass
 //   update   finish_gradients begin_update end_update
 //   generate begin_generation pin .. unpin end_generation
-//   content  write | edit .. commit | read_full
-// Every call except write, shards and the plain getters is collective over the shard ranks,
-// finish_gradients and Edit::commit over the world: all of them make the same calls in the
-// same order. A collective that fails poisons the store: every later use throws its reason.
+//   content  write | edit .. commit | read_full | swap_masters
+// Every call is collective over the shard ranks, finish_gradients and Edit::commit over the
+// world: all of them make the same calls in the same order. Local are write, shards,
+// frozen_shards, the two ends of a generation, unpin, release_pinned_memory and the plain
+// getters. A collective that fails poisons the store: every later use throws its reason.
 // One thread, the rank's, uses a store. Memory is reserved in seal; slots come from the
 // rank's pool.
 #pragma once

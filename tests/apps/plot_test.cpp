@@ -27,6 +27,22 @@ TEST(Ticks, AreRoundAndHoldTheWholeRange) {
   }
 }
 
+TEST(Ticks, OfValuesThatDifferInTheirLastDigitsAreThoseOfAFlatCurve) {
+  const double next = std::nextafter(1.0, 2.0);
+  for (const auto& [low, high] : {std::pair{1.0, next},
+                                  {-next, -1.0},
+                                  {0.0, 5e-324},
+                                  {-1e-310, 1e-310},
+                                  {1e9, 1e9 + 1e-6},
+                                  {-1e300, 1e300}}) {
+    const std::vector<double> marks = ticks(low, high, 6);
+    ASSERT_GE(marks.size(), 2u);
+    EXPECT_LE(marks.size(), 9u);
+    EXPECT_LE(marks.front(), low);
+    EXPECT_GE(marks.back(), high);
+  }
+}
+
 TEST(Svg, LeavesOutWhatIsNotFinite) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const double inf = std::numeric_limits<double>::infinity();

@@ -1,4 +1,4 @@
-// The checkpoints in tests/golden/deepspeed and the sequences that they were trained with.
+// The checkpoints in tests/golden/deepspeed, which DeepSpeed wrote.
 #pragma once
 
 #include "tests/checkpoint/checkpoint_support.h"

@@ -158,11 +158,36 @@ TEST(DeepSpeedFolder, FilesOfAnotherNumberOfRanksAreRefused) {
   EXPECT_THAT(more.refusal(), HasSubstr(str("holds ", optim(2), ", but its files say 2 ranks")));
 }
 
+TEST(DeepSpeedFolder, FilesThatDeepSpeedDoesNotNameSoAreNoRanks) {
+  const Damaged folder("zero1");
+  std::filesystem::rename(folder.tag(optim(0)),
+                          folder.tag("zero_pp_rank_00_mp_rank_00_optim_states.pt"));
+  std::filesystem::copy(folder.tag(optim(1)), folder.tag("zero_pp_rank_1copy_optim_states.pt"));
+  EXPECT_THAT(folder.refusal(), HasSubstr(str("lacks ", optim(0), ": its files say 2 ranks")));
+}
+
 TEST(DeepSpeedFolder, ADamagedFileIsNamed) {
   const Damaged folder("zero3");
   const std::string path = folder.tag(optim(2));
   std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
   EXPECT_THAT(folder.refusal(), HasSubstr(optim(2)));
+}
+
+TEST(DeepSpeedFolder, AnOptimizerThatHasTakenFewerThanNoStepsIsRefused) {
+  const Damaged folder("zero1");
+  const std::string path = folder.tag(optim(0));
+  std::string bytes = slurp(path);
+  // Its count is a tensor of one element; storages begin at multiples of 64 bytes.
+  const auto bytes_of = [](float number) {
+    return std::string(reinterpret_cast<char*>(&number), 4);
+  };
+  for (size_t at = 0; at < bytes.size(); at += 64) {
+    if (bytes.compare(at, 4, bytes_of(3)) == 0) {
+      bytes.replace(at, 4, bytes_of(-3));
+    }
+  }
+  spit(path, bytes);
+  EXPECT_THAT(folder.refusal(), HasSubstr(str(optim(0), " has -3 as step")));
 }
 
 TEST(DeepSpeedFolder, ShapesThatDoNotFitTheMastersAreRefused) {

@@ -198,6 +198,21 @@ TEST(DeepSpeedRun, AnotherModelIsRefusedWithItsShapes) {
   EXPECT_THAT(said, HasSubstr("model.decoder.layers.2.fc1.weight is missing"));
 }
 
+TEST(DeepSpeedRun, AModelWithoutSomeOfItsParametersIsRefusedByTheirNames) {
+  Golden golden("zero1");
+  golden.config["num_hidden_layers"] = 1;
+  golden.spec = ModelSpec::from_hf(golden.config);
+  const std::string sentence = "the configuration has no model.decoder.layers.1.fc1.weight";
+  EXPECT_THAT(refusal(golden, golden.settings()), HasSubstr(sentence));
+  const TempFolder out;
+  EXPECT_THAT(sentence_of<InputError>([&] {
+                export_deepspeed(DeepSpeedFolder(golden.path),
+                                 HfFolder::without_weights(golden.config, ""), at::kFloat,
+                                 out / "model", IfPresent::kRefuse);
+              }),
+              HasSubstr(sentence));
+}
+
 TEST(DeepSpeedRun, AnotherOptimizerIsRefusedWithBothLists) {
   const Golden golden("zero1");
   LmSettings settings = golden.settings();
@@ -225,6 +240,25 @@ TEST(DeepSpeedRun, TheExportedFolderHoldsTheMastersUnderTheirNames) {
       EXPECT_TRUE(at::equal(written.read(info.name), checkpoint.value(info.name))) << info.name;
     }
   }
+}
+
+TEST(DeepSpeedRun, AnExportNeverReplacesTheCheckpointThatItReads) {
+  const Golden golden("zero1");
+  const TempFolder root;
+  const std::string path = root / "run/checkpoint";
+  std::filesystem::create_directories(root / "run");
+  std::filesystem::copy(golden.path, path, std::filesystem::copy_options::recursive);
+  const DeepSpeedFolder checkpoint(path);
+  const HfFolder source = HfFolder::without_weights(golden.config, "");
+  for (const std::string& out :
+       {root / "run", path, checkpoint.path(), checkpoint.path() + "/hf"}) {
+    EXPECT_THAT(sentence_of<UsageError>([&] {
+                  export_deepspeed(checkpoint, source, at::kFloat, out, IfPresent::kReplace);
+                }),
+                HasSubstr("lies over the checkpoint"));
+  }
+  EXPECT_EQ(DeepSpeedFolder(path).parameters().size(), checkpoint.parameters().size());
+  export_deepspeed(checkpoint, source, at::kFloat, path + "/beside", IfPresent::kReplace);
 }
 
 }  // namespace

@@ -50,6 +50,17 @@ TEST(RunFolder, ManifestsComeBackAsWritten) {
   EXPECT_EQ(read_manifest(out.path()).files, manifest.files);
 }
 
+TEST(RunFolder, AManifestWhoseChecksumsAreNoneIsAnInputError) {
+  const TempFolder out;
+  for (const std::string text : {"not hexadecimal!", "0123456789abcdef0", ""}) {
+    nlohmann::json json{{"serial", 1}, {"files", {{"a", {{"bytes", 1}, {"checksum", text}}}}}};
+    json["checksum"] = checksum_text(checksum(json.dump()));
+    spit(out / "complete.json", json.dump());
+    EXPECT_THAT(sentence_of<InputError>([&] { read_manifest(out.path()); }),
+                HasSubstr("is no checksum"));
+  }
+}
+
 TEST(RunFolder, NamesSortByStepAndHoldAnyStep) {
   EXPECT_EQ(step_folder_name(12), "step-000012");
   EXPECT_EQ(step_folder_name(12345678), "step-12345678");

@@ -134,6 +134,13 @@ TEST_P(Recorded, WhatFollowsARecorderIsNotRecordedAndANewOneBeginsAnew) {
   });
 }
 
+TEST(RecordedThreads, AThreadHasOneRecorderAtATime) {
+  const RankScope scope(0, 1, c10::kCPU);
+  Recorder first(nullptr);
+  EXPECT_THROW(Recorder second(nullptr), StateError);
+  EXPECT_EQ(Recorder::current(), &first);
+}
+
 TEST(RecordedThreads, ATraceHasOperationsThatNeverEnded) {
   const std::vector<Backend> all = backends();
   const auto threads = std::find_if(all.begin(), all.end(), [](const Backend& backend) {

@@ -52,6 +52,12 @@ TEST(Settings, SetTwiceWithTwoValuesIsAnError) {
   EXPECT_TRUE(resolve({}, {parse_set("a=1"), parse_set("a=1")}, {}).findings.empty());
 }
 
+TEST(Settings, SetOfASectionTakesTheKeysThatWereSetInIt) {
+  const auto out = resolve({}, {parse_set("a.b=1"), parse_set("a={}"), parse_set("a.b=2")}, {});
+  EXPECT_TRUE(out.findings.empty());
+  EXPECT_EQ(out.settings.config, json::parse(R"({"a":{"b":2}})"));
+}
+
 TEST(Settings, SetThroughAValueIsAnError) {
   EXPECT_THROW(resolve(json::parse(R"({"fp16":3})"), {parse_set("fp16.enabled=true")}, {}),
                UsageError);

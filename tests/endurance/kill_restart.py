@@ -140,6 +140,8 @@ def endure(runs, moments, seed, say=print):
         elif "fresh start" in text:
             assert saved == 0, f"a fresh start beside a checkpoint of step {saved}: {text}"
             seen["fresh"] += 1
+        went_on = newest_step(out) > saved or not killed
+        assert not went_on or resumed or "fresh start" in text, f"where did it begin? {text}"
         lines = metrics(out) if out.exists() else []
         assert lines == expected[: len(lines)], "the losses are not those of the unbroken run"
         saved, done = newest_step(out), max(len(lines), newest_step(out))

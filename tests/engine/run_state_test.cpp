@@ -539,34 +539,5 @@ TEST(RunState, ARunThatIsKilledAtAnyMomentResumesFromAWholeCheckpoint) {
                assembled(*find_newest_whole(out.path())));
 }
 
-// A slot that reduce(..., false) kept open is no part of what comes after the drop.
-TEST(Trainer, ADroppedStepLeavesNothingOfGradientsThatWereLeftOpen) {
-  for (const int stage : {0, 1, 2, 3}) {
-    std::mutex mutex;
-    std::vector<at::Tensor> plain;
-    std::vector<at::Tensor> dropped;
-    for (const bool drops : {false, true}) {
-      on_ranks(2, [&](std::shared_ptr<Communicator> comm) {
-        ToyRank rank(kToy, {.world = 2, .zero_stage = stage}, comm);
-        load_toy(rank.store(), kToy);
-        if (drops) {
-          Gradients grads = rank.store().gradients(0);
-          grads[0].fill_(100.0);
-          rank.store().reduce(std::move(grads), /*last=*/false);
-          rank.store().drop_step();
-        }
-        rank.train(1);
-        const std::vector<at::Tensor> weights = rank.weights();
-        const std::lock_guard lock(mutex);
-        (drops ? dropped : plain) = weights;
-      });
-    }
-    ASSERT_EQ(plain.size(), dropped.size());
-    for (size_t i = 0; i < plain.size(); ++i) {
-      EXPECT_TRUE(at::equal(plain[i], dropped[i])) << "stage " << stage << ", parameter " << i;
-    }
-  }
-}
-
 }  // namespace
 }  // namespace reknit

@@ -426,6 +426,24 @@ TEST(Decoder, ASecondBackwardOfOneForwardThrows) {
   EXPECT_THROW(decoder.values_backward(params, nullptr, c.golden.at("weights")), StateError);
 }
 
+TEST(Decoder, ABackwardOfAnotherForwardThrowsBeforeAnyGroupIsOpened) {
+  const GoldenCase c("opt-125m");
+  const Decoder decoder(c.spec);
+  PlainSource params(decoder.groups(), at::kFloat, c10::kCPU);
+  c.fill(params);
+  std::shared_ptr<Saved> plain;
+  std::shared_ptr<Saved> learned;
+  decoder.logprobs(params, c.batch(c10::kCPU), c.golden.at("targets"), Phase::kForward, false,
+                   &plain);
+  decoder.learn_logprobs(params, c.batch(c10::kCPU), c.golden.at("targets"), c.golden.at("weights"),
+                         &learned);
+  params.opened.clear();
+  EXPECT_THROW(decoder.learn_backward(params, plain), StateError);
+  EXPECT_THROW(decoder.logprobs_backward(params, learned, c.golden.at("weights")), StateError);
+  EXPECT_THROW(decoder.values_backward(params, learned, c.golden.at("weights")), StateError);
+  EXPECT_TRUE(params.opened.empty());
+}
+
 TEST(Decoder, LogprobsOfAValueModelAndValuesOfALanguageModelThrow) {
   const GoldenCase language("gpt2");
   const GoldenCase critic("gpt2", /*value_head=*/true);

@@ -1,7 +1,9 @@
 // Every optimizer against PyTorch's or its published rule, under every placement.
 #include "reknit/optim/optimizer.h"
 
+#include "reknit/models/groups.h"
 #include "reknit/optim/configured.h"
+#include "reknit/optim/flat_states.h"
 #include "reknit/optim/matrix_exchange.h"
 #include "reknit/optim/newton_schulz.h"
 #include "tests/support/golden.h"
@@ -271,6 +273,29 @@ TEST(Lamb, TakesOneReductionForAllParameters) {
     EXPECT_EQ(rank.store.comms().reduce->counts().all_reduce.count, before + 1);
     EXPECT_EQ(rank.store.comms().reduce->counts().all_reduce.bytes, 6 * 2 * 8);
   });
+}
+
+TEST(Muon, LeavesEmbeddingsAndOutputTablesToAdamW) {
+  const nlohmann::json opt{{"model_type", "opt"},
+                           {"vocab_size", 40},
+                           {"hidden_size", 8},
+                           {"word_embed_proj_dim", 4},
+                           {"num_hidden_layers", 1},
+                           {"num_attention_heads", 2},
+                           {"ffn_dim", 16},
+                           {"max_position_embeddings", 16},
+                           {"do_layer_norm_before", false},
+                           {"tie_word_embeddings", false}};
+  std::vector<std::string> others;
+  for (const GroupSpec& group : model_groups(ModelSpec::from_hf(opt))) {
+    for (const ParamSpec& param : group.params) {
+      if (param.shape.size() == 2 && !is_muon(param)) {
+        others.push_back(param.name);
+      }
+    }
+  }
+  EXPECT_THAT(others, testing::ElementsAre("embed.tokens.weight", "embed.positions.weight",
+                                           "embed.project_in.weight", "head.table.weight"));
 }
 
 TEST(Muon, SendsEachMatrixThereAndBackInSixteenBits) {

@@ -146,6 +146,20 @@ TEST(Tokenizer, RefusesDamage) {
   EXPECT_THROW(Tokenizer::from_json("", "t"), InputError);
 }
 
+TEST(Tokenizer, RefusesNestingThatCouldEndTheProcess) {
+  json file = small();
+  file["model"]["dropout"] = "deep";
+  std::string text = file.dump();
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  text.replace(text.find("\"deep\""), 6, deep);
+  try {
+    Tokenizer::from_json(text, "tokenizer.json");
+    FAIL() << "accepted";
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("tokenizer.json: is nested deeper than 64"));
+  }
+}
+
 TEST(Tokenizer, RefusesTextThatIsNotUtf8AndSaysWhere) {
   const Tokenizer tokenizer = made(small());
   for (const std::string bad :
