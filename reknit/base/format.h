@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 namespace reknit {
 
@@ -18,6 +19,15 @@ std::string format(const char* pattern, Args... args) {
 /// "1 rank", "2 ranks".
 inline std::string plural(int64_t count, const std::string& thing) {
   return std::to_string(count) + " " + thing + (count == 1 ? "" : "s");
+}
+
+/// "a, b, c".
+inline std::string join(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) {
+    text += (text.empty() ? "" : ", ") + word;
+  }
+  return text;
 }
 
 }  // namespace reknit

@@ -7,10 +7,6 @@ namespace {
 
 constexpr size_t kMostSteps = 8;  // recorded at a time; each holds its own results
 
-at::Tensor to_device(const std::vector<int64_t>& values) {
-  return at::tensor(values, at::TensorOptions(at::kLong)).to(this_rank().device);
-}
-
 std::vector<const void*> addresses_of(Store& store, const KvCache& cache, int64_t layers) {
   std::vector<const void*> all;
   for (GroupId group = 0; group < store.num_groups(); ++group) {
@@ -43,9 +39,9 @@ DecodeStep::DecodeStep(const Decoder& model, Store& store, KvCache& cache, const
 
 void DecodeStep::begin(const std::vector<int64_t>& lengths, const std::vector<int64_t>& keys,
                        int64_t forbidden_until) {
-  state_.lengths.copy_(to_device(lengths) - 1);  // a draw counts its input as cached
+  state_.lengths.copy_(to_device(lengths, this_rank().device) - 1);  // a draw counts its input as cached
   state_.positions.zero_();
-  keys_.copy_(to_device(keys));
+  keys_.copy_(to_device(keys, this_rank().device));
   forbidden_until_.fill_(forbidden_until);
 }
 

@@ -16,10 +16,6 @@ constexpr uint64_t kSamplingPurpose = 0x53414d50;  // "SAMP"
 
 thread_local int64_t forward_count = 0;
 
-at::Tensor to_device(const std::vector<int64_t>& values) {
-  return at::tensor(values, at::TensorOptions(at::kLong)).to(this_rank().device);
-}
-
 void check_requests(const ModelSpec& spec, const std::vector<GenerationRequest>& requests,
                     const SamplingSettings& settings) {
   for (const GenerationRequest& request : requests) {
@@ -166,19 +162,19 @@ class Batch {
       tokens.insert(tokens.end(), requests_[row].prompt.begin(), requests_[row].prompt.end());
       lengths.push_back(static_cast<int64_t>(requests_[row].prompt.size()));
     }
-    lengths_ = to_device(lengths);
+    lengths_ = to_device(lengths, this_rank().device);
     lengths_on_host_ = lengths;
-    const TokenBatch batch{to_device(tokens), ops::Packing::of(lengths, this_rank().device)};
+    const TokenBatch batch{to_device(tokens, this_rank().device), ops::Packing::of(lengths, this_rank().device)};
     cache_.reserve(std::max<int64_t>(1, static_cast<int64_t>(requests_.size())),
                    batch.packing.max_length + settings_.max_new_tokens);
-    cache_.select(to_device(rows_), at::zeros_like(lengths_));
+    cache_.select(to_device(rows_, this_rank().device), at::zeros_like(lengths_));
     ++forward_count;
     return model_.prefill(store_, batch, cache_);
   }
 
   at::Tensor decode(const at::Tensor& tokens) {
     const at::Tensor input = tokens.defined() ? tokens : at::empty({0}, lengths_.options());
-    cache_.select(to_device(rows_), lengths_);
+    cache_.select(to_device(rows_, this_rank().device), lengths_);
     ++forward_count;
     at::Tensor logits = model_.decode(store_, input, cache_);
     lengths_ = lengths_ + 1;
@@ -215,7 +211,7 @@ class Batch {
     if (static_cast<int64_t>(kept.size()) == count) {
       return sampled.tokens;
     }
-    const at::Tensor index = to_device(kept);
+    const at::Tensor index = to_device(kept, this_rank().device);
     lengths_ = lengths_.index_select(0, index);
     std::vector<int64_t> rows;
     for (const int64_t i : kept) {

@@ -1,15 +1,13 @@
 #include "reknit/store/layout.h"
 
+#include "reknit/base/round_up.h"
+
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
 
 namespace reknit {
 namespace {
-
-int64_t round_up(int64_t value, int64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 int64_t align_elements(at::ScalarType dtype) {
   return kAlignBytes / static_cast<int64_t>(c10::elementSize(dtype));
