@@ -7,10 +7,8 @@
 
 namespace reknit {
 
-enum class LogLevel { kDebug, kInfo, kWarning };
+enum class LogLevel { kInfo, kWarning };
 
-/// Lines below `level` are dropped (default: kInfo).
-void set_log_level(LogLevel level);
 /// Also appends every line to `path` (the run folder's log.txt); empty stops it.
 void set_log_file(const std::string& path);
 
@@ -24,10 +22,6 @@ void log_info(const Parts&... parts) {
 template <class... Parts>
 void log_warning(const Parts&... parts) {
   log_line(LogLevel::kWarning, str(parts...));
-}
-template <class... Parts>
-void log_debug(const Parts&... parts) {
-  log_line(LogLevel::kDebug, str(parts...));
 }
 /// As log_info, from rank 0 only.
 template <class... Parts>

@@ -1,6 +1,7 @@
 // Where in the flat tensors of a DeepSpeed checkpoint each parameter lies.
 #include "reknit/checkpoint/deepspeed_folder.h"
 
+#include "reknit/base/round_up.h"
 #include "reknit/base/error.h"
 
 #include <algorithm>
@@ -11,10 +12,6 @@ namespace {
 
 int64_t numel_of(const std::vector<int64_t>& shape) {
   return c10::multiply_integers(shape);
-}
-
-int64_t round_up(int64_t value, int64_t unit) {
-  return (value + unit - 1) / unit * unit;
 }
 
 }  // namespace

@@ -26,7 +26,6 @@ class TorchFile {
 
   /// In the order of the file; keys whose values are no tensors are left out.
   const std::vector<TensorInfo>& tensors() const noexcept { return tensors_; }
-  bool contains(const std::string& name) const { return index_.count(name) != 0; }
 
   /// A host tensor over the mapped file, which it keeps alive, with the strides
   /// it was saved with; tensors that shared a storage share it again. Throws

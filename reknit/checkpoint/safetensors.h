@@ -32,7 +32,6 @@ class SafetensorsFile {
   /// In the order of the data.
   const std::vector<TensorInfo>& tensors() const noexcept { return tensors_; }
   const std::map<std::string, std::string>& metadata() const noexcept { return metadata_; }
-  bool contains(const std::string& name) const { return index_.count(name) != 0; }
 
   /// A host tensor over the mapped file, which it keeps alive. Throws InputError
   /// if there is none of that name.

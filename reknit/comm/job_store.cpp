@@ -85,8 +85,8 @@ void JobStore::leave() noexcept {
     while (serves() && !store_.check(left) && Clock::now() < deadline) {
       std::this_thread::sleep_for(5ms);
     }
-  } catch (const std::exception& error) {
-    lose(error);
+  } catch (const std::exception&) {
+    lose();
   }
 }
 
@@ -239,8 +239,8 @@ void JobStore::flush() noexcept {
     if (!lost_) {
       try {
         append(kAbort + aborted.path + "\n" + aborted.reason);
-      } catch (const std::exception& error) {
-        lose(error);
+      } catch (const std::exception&) {
+        lose();
       }
     }
     deliver(aborted, true);
@@ -248,9 +248,8 @@ void JobStore::flush() noexcept {
 }
 
 /// From here on the store is not asked any more.
-void JobStore::lose(const std::exception& error) noexcept {
+void JobStore::lose() noexcept {
   lost_ = true;
-  log_debug("the rendezvous store is gone: ", first_line(error));
 }
 
 void JobStore::poll() noexcept {
@@ -261,8 +260,8 @@ void JobStore::poll() noexcept {
   try {
     read_log();
     post_progress();
-  } catch (const std::exception& error) {
-    lose(error);
+  } catch (const std::exception&) {
+    lose();
   }
 }
 
@@ -325,8 +324,8 @@ std::vector<int64_t> JobStore::progress(const std::string& path, int size) {
       const std::string key = str("progress/", path, ":", rank);
       reached.push_back(store_.check({key}) ? std::stoll(store_.get(key)) : 0);
     }
-  } catch (const std::exception& error) {
-    lose(error);
+  } catch (const std::exception&) {
+    lose();
     reached.clear();
   }
   return reached;
@@ -347,8 +346,8 @@ std::optional<std::vector<int>> JobStore::silent_ranks(const std::function<bool(
       }
     } while (!silent.empty() && !enough() && Clock::now() - start < kRollCall);
     return silent;
-  } catch (const std::exception& error) {
-    lose(error);
+  } catch (const std::exception&) {
+    lose();
     return std::nullopt;
   }
 }
@@ -366,8 +365,8 @@ std::optional<int> JobStore::await_speaker(bool echo) noexcept {
         std::this_thread::sleep_for(10ms);
       }
     }
-  } catch (const std::exception& error) {
-    lose(error);
+  } catch (const std::exception&) {
+    lose();
   }
   return said_ == kNothingSaid ? std::nullopt : std::optional<int>(said_);
 }
@@ -377,8 +376,8 @@ void JobStore::said(int code) noexcept {
     if (!lost_) {
       append(kSaid + std::to_string(code));
     }
-  } catch (const std::exception& error) {
-    lose(error);
+  } catch (const std::exception&) {
+    lose();
   }
 }
 

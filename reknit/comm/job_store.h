@@ -98,7 +98,7 @@ class JobStore {
   std::vector<std::string> keys_of_all(const char* name) const;
   std::vector<int> missing() const;
   void poll() noexcept;
-  void lose(const std::exception& error) noexcept;
+  void lose() noexcept;
   void read_log();
   void hear(int64_t number, const std::string& entry);
   void post_progress();

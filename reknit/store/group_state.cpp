@@ -14,8 +14,6 @@ const char* to_string(Phase phase) {
       return "train-forward";
     case Phase::kBackward:
       return "train-backward";
-    case Phase::kUpdate:
-      return "update";
     case Phase::kGenerate:
       return "generate";
     case Phase::kSave:

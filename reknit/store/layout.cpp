@@ -1,5 +1,7 @@
 #include "reknit/store/layout.h"
 
+#include "reknit/base/round_up.h"
+
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
@@ -8,10 +10,6 @@ namespace reknit {
 namespace {
 
 constexpr int64_t kMaxNumel = int64_t{1} << 56;  // sums, bytes and bits of it fit 64 bits
-
-int64_t round_up(int64_t value, int64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 int64_t align_elements(at::ScalarType dtype) {
   return kAlignBytes / static_cast<int64_t>(c10::elementSize(dtype));

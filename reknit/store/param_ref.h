@@ -21,7 +21,7 @@ namespace reknit {
 
 using GroupId = int;
 
-enum class Phase { kForward, kBackward, kUpdate, kGenerate, kSave };
+enum class Phase { kForward, kBackward, kGenerate, kSave };
 const char* to_string(Phase phase);
 
 /// A parameter as the model declares it.
