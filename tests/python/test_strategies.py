@@ -102,7 +102,7 @@ def test_both_gathers_give_the_same_numbers_and_only_the_staged_one_spares_the_n
         (2, mics(3), "mics_shard_size = 3"),
         (2, mics(2, True), "the group is inside one node"),
         (1, mics(4, True), "the group is inside one node"),
-        (3, mics(2), "do not spread evenly over 3 nodes"),
+        (3, mics(2), "cannot be spread evenly over 3 nodes"),
     ],
 )
 def test_groups_that_do_not_fit_end_with_2(models, nodes, settings, said):
