@@ -87,7 +87,7 @@ TEST(RunFolder, TornCheckpointsAreSkippedWithALineThatSaysWhy) {
       {[](const std::string& path) { std::filesystem::remove(path + "/a"); }, "/a"},
       {[](const std::string& path) { std::filesystem::resize_file(path + "/a", 99); },
        "has 99 bytes"},
-      {[](const std::string& path) { spit(path + "/a", std::string(99, 'a') + "b"); }, "checksum"},
+      {[](const std::string& path) { spit(path + "/a", std::string(100, 'b')); }, "checksum"},
       {[](const std::string& path) { std::filesystem::remove(path + "/complete.json"); },
        "complete.json"},
       {[](const std::string& path) { std::filesystem::resize_file(path + "/complete.json", 20); },
