@@ -132,11 +132,18 @@ std::vector<int> JobStore::missing() const {
   return ranks;
 }
 
+/// Why the serving process cannot serve. It keeps trying: the job before may be on its way out.
+std::string JobStore::unopened(const std::exception& error) const {
+  const bool taken = std::string_view(error.what()).find("EADDRINUSE") != std::string_view::npos;
+  return taken ? str("port ", rendezvous_.port, " is taken by another process")
+               : str("port ", rendezvous_.port, " cannot be opened: ", first_line(error));
+}
+
 void JobStore::meet(const CommOptions& options) {
   const auto start = Clock::now();
   auto report = start + kReport;
   auto look = start;
-  std::string state = "ranks missing: 0 of " + std::to_string(rendezvous_.world);
+  std::string state;
   while (Clock::now() - start < options.timeout) {
     try {
       if (!store_) {
@@ -153,7 +160,9 @@ void JobStore::meet(const CommOptions& options) {
       }
     } catch (const std::exception& error) {
       store_ = {};
-      state = str("ranks missing: 0 of ", rendezvous_.world, " (", first_line(error), ")");
+      state = serves() ? unopened(error)
+                       : str("ranks missing: 0 of ", rendezvous_.world,
+                             ", whose process does not answer there");
     }
     if (Clock::now() > report) {
       report += kReport;

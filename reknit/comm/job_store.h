@@ -96,6 +96,7 @@ class JobStore {
   void leave() noexcept;
   bool serves() const;
   std::vector<std::string> keys_of_all(const char* name) const;
+  std::string unopened(const std::exception& error) const;
   std::vector<int> missing() const;
   void poll() noexcept;
   void lose() noexcept;

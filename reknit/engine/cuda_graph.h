@@ -8,8 +8,8 @@
 
 namespace reknit {
 
-/// A CUDA graph of what one thread queued on its rank's compute stream. It keeps the memory
-/// of results made while recording; every other address that the kernels use must stay what
+/// A CUDA graph of what one thread queued on the stream that recording makes current. It keeps the
+/// memory of results made while recording; every other address that the kernels use must stay what
 /// it was for as long as the graph is replayed.
 class CudaGraph {
  public:

@@ -1,4 +1,4 @@
-// The gradient of an embedding table on CUDA, without atomics.
+// Rows of an embedding table and the table's gradient on CUDA, without atomics.
 #pragma once
 
 #include "reknit/kernels/element.h"

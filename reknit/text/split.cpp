@@ -127,8 +127,9 @@ void Splitter::split_gpt2(const Regex& regex, std::string_view text,
         matches.emplace(regex, text);
       }
       Regex::Span span;
-      REKNIT_INVARIANT(matches->search(begin, span) && span.begin == begin && span.end > begin,
-                       "GPT-2's pattern at byte ", begin);
+      const bool found = matches->search(begin, span);
+      REKNIT_INVARIANT(found && span.begin == begin && span.end > begin, "GPT-2's pattern at byte ",
+                       begin);
       end = span.end;
     }
     pieces.push_back(text.substr(begin, end - begin));

@@ -44,8 +44,8 @@ TEST(TorchFile, AgreesWithPythonAndRefusesWhatItMust) {
   EXPECT_THAT(views.read("transposed").strides().vec(), ElementsAre(1, 12));
 
   const TorchFile mixed(folder / "mixed.bin");
-  EXPECT_EQ(mixed.tensors().size(), 1u);
-  EXPECT_FALSE(mixed.contains("step"));
+  ASSERT_EQ(mixed.tensors().size(), 1u);
+  EXPECT_NE(mixed.tensors()[0].name, "step");
 
   EXPECT_THAT(refusal(folder / "legacy.bin"), HasSubstr("before version 1.6"));
   EXPECT_THAT(refusal(folder / "negated.bin"), HasSubstr("tensor w"));

@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include <csignal>
 #include <thread>
@@ -187,6 +189,23 @@ TEST(Gloo, StartUpWithoutAMeetingPlaceEndsWithItsTimeout) {
   EXPECT_THAT(comm_error_of([&] { make_gloo(*place, {.timeout = 4s}); }),
               AllOf(HasSubstr("start-up"), HasSubstr("ranks missing: 0 of 2")));
   EXPECT_LT(std::chrono::steady_clock::now() - start, 7s);
+}
+
+TEST(Gloo, AMeetingPlaceThatAnotherProcessHoldsIsNamed) {
+  const int holder = ::socket(AF_INET6, SOCK_STREAM, 0);
+  sockaddr_in6 place{};
+  place.sin6_family = AF_INET6;
+  socklen_t size = sizeof(place);
+  auto* address = reinterpret_cast<sockaddr*>(&place);
+  ASSERT_EQ(::bind(holder, address, size), 0);
+  ASSERT_EQ(::listen(holder, 1), 0);
+  ASSERT_EQ(::getsockname(holder, address, &size), 0);
+  const int port = ntohs(place.sin6_port);
+  const Rendezvous rendezvous{.host = "localhost", .port = port, .rank = 0, .world = 2};
+  EXPECT_THAT(comm_error_of([&] { make_gloo(rendezvous, {.timeout = 1s}); }),
+              AllOf(HasSubstr("timed out after 1 s"),
+                    HasSubstr("port " + std::to_string(port) + " is taken by another process")));
+  ::close(holder);
 }
 
 TEST(Gloo, SeveralWorldsShareOneMeetingPlace) {

@@ -93,6 +93,7 @@ class DecodeStepTest : public testing::Test {
   static void expect_equal(const std::vector<Answers>& a, const std::vector<Answers>& b) {
     ASSERT_EQ(a.size(), b.size());
     for (size_t p = 0; p < a.size(); ++p) {
+      ASSERT_EQ(a[p].size(), b[p].size());
       for (size_t i = 0; i < a[p].size(); ++i) {
         EXPECT_EQ(a[p][i].tokens, b[p][i].tokens) << "phase " << p << " prompt " << i;
         EXPECT_EQ(a[p][i].ended, b[p][i].ended) << "phase " << p << " prompt " << i;
