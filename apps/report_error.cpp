@@ -54,6 +54,8 @@ int report(const std::string& given, const std::string& help, ExitCode code) {
   return static_cast<int>(code);
 }
 
+constexpr const char* kHostMemoryHelp =
+    "use a smaller model, batch or length, or fewer ranks on this host";
 constexpr const char* kBugHelp =
     "this is a bug of ours; please report this message, the command line, and what `reknit env` "
     "prints";
@@ -75,12 +77,25 @@ const char* help_for(ExitCode code) {
   }
 }
 
-// For what libtorch says of memory and devices that have failed; null for the rest.
+/// What libtorch's allocator of host memory says, as a sentence; empty for other errors.
+std::string host_memory_sentence(const c10::Error& error) {
+  const std::string_view text = error.what_without_backtrace();
+  if (text.find("DefaultCPUAllocator: ") == std::string_view::npos) {
+    return "";
+  }
+  constexpr std::string_view kTried = "tried to allocate ";
+  const size_t begin = text.find(kTried);
+  if (begin == std::string_view::npos) {
+    return "out of memory: the host refused an allocation";
+  }
+  const std::string_view bytes = text.substr(begin + kTried.size());
+  return "out of memory: the host refused an allocation of " +
+         std::string(bytes.substr(0, bytes.find_first_not_of("0123456789"))) + " bytes";
+}
+
+// For what libtorch says of devices that have failed; null for the rest.
 const char* help_for_device(const c10::Error& error) {
-  const bool host_memory =
-      std::string_view(error.what_without_backtrace()).find("DefaultCPUAllocator: ") !=
-      std::string_view::npos;
-  if (host_memory || dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) {
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) {
     return "use a smaller model, batch or length, or more ranks to shard over";
   }
   if (dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr) {
@@ -99,11 +114,13 @@ int report_error(const std::exception& error) noexcept {
       return static_cast<int>(ours->code());
     }
     if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
-      return report("out of memory: the host refused an allocation",
-                    "use a smaller model, batch or length, or fewer ranks on this host",
+      return report("out of memory: the host refused an allocation", kHostMemoryHelp,
                     ExitCode::kRank);
     }
     if (const auto* torch = dynamic_cast<const c10::Error*>(&error)) {
+      if (const std::string sentence = host_memory_sentence(*torch); !sentence.empty()) {
+        return report(sentence, kHostMemoryHelp, ExitCode::kRank);
+      }
       if (const char* help = help_for_device(*torch)) {
         return report(torch->what_without_backtrace(), help, ExitCode::kRank);
       }

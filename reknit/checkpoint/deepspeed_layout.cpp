@@ -1,8 +1,8 @@
 // Where in the flat tensors of a DeepSpeed checkpoint each parameter lies.
 #include "reknit/checkpoint/deepspeed_folder.h"
 
-#include "reknit/base/round_up.h"
 #include "reknit/base/error.h"
+#include "reknit/base/round_up.h"
 
 #include <algorithm>
 #include <set>

@@ -5,6 +5,7 @@
 #include "reknit/config/json_path.h"
 #include "reknit/config/json_text.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 namespace reknit {
@@ -121,6 +122,10 @@ void check_precision(const json& config, ConfigReading& reading) {
   if (dynamic && c.fp16.min_loss_scale <= 0) {
     wrong(reading, "fp16.min_loss_scale", str(c.fp16.min_loss_scale),
           "must be above 0 when the loss scale is dynamic");
+  } else if (dynamic && std::ldexp(1.0, c.fp16.initial_scale_power) < c.fp16.min_loss_scale) {
+    wrong(reading, "fp16.min_loss_scale", str(c.fp16.min_loss_scale),
+          str("is above the scale that fp16.initial_scale_power = ", c.fp16.initial_scale_power,
+              " begins with"));
   }
   const json* dtype = find_path(config, "data_types.param_dtype");
   if (dtype != nullptr && dtype->is_string() && *dtype != "auto" &&

@@ -251,7 +251,7 @@ void ModelSpec::require_length(int64_t tokens) const {
   if (max_positions > 0 && tokens > max_positions) {
     throw InputError(str("a sequence of ", tokens, " tokens is longer than the model's ",
                          max_positions, " positions"),
-                     "shorten the texts, or the answers that are asked for");
+                     "use shorter texts, answers or sequences, or a model with more positions");
   }
 }
 

@@ -42,7 +42,10 @@ TEST(ReportError, AHostWithoutMemoryIsNoBug) {
     at::empty({int64_t{1} << 58}, at::kByte);
     FAIL() << "the host gave all memory there can be";
   } catch (const c10::Error& error) {
-    EXPECT_EQ(report(error).code, 4) << error.what_without_backtrace();
+    const Report memory = report(error);
+    EXPECT_EQ(memory.code, 4) << error.what_without_backtrace();
+    EXPECT_THAT(memory.text, HasSubstr("error: out of memory: the host refused an allocation of "
+                                       "288230376151711744 bytes\n"));
   }
 }
 #endif

@@ -382,6 +382,10 @@ TEST(DeepSpeedConfig, LossScaleConstantsAreChecked) {
   EXPECT_THAT(errors(R"({"fp16":{"enabled":true,"loss_scale_window":0}})"), HasSubstr("1 or more"));
   EXPECT_THAT(errors(R"({"fp16":{"enabled":true,"min_loss_scale":0}})"), HasSubstr("above 0"));
   EXPECT_EQ(errors(R"({"fp16":{"enabled":true,"loss_scale":128,"min_loss_scale":0}})"), "valid");
+  EXPECT_THAT(errors(R"({"fp16":{"enabled":true,"initial_scale_power":3,"min_loss_scale":9}})"),
+              HasSubstr("is above the scale that fp16.initial_scale_power = 3 begins with"));
+  EXPECT_EQ(errors(R"({"fp16":{"enabled":true,"initial_scale_power":3,"min_loss_scale":8}})"),
+            "valid");
 }
 
 TEST(DeepSpeedConfig, AnythingButAnObjectIsAnError) {
