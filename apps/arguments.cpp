@@ -79,7 +79,10 @@ void throw_parse_error(const CLI::App& app, const CLI::ParseError& error) {
                          : !commands.empty() ? "there is no command "
                                              : "there is nothing to do with ",
                          name),
-                     near.empty() ? see + " lists what there is" : str("did you mean ", near, "?"));
+                     !near.empty() ? str("did you mean ", near, "?")
+                     : flag || !commands.empty()
+                         ? see + " lists what there is"
+                         : "a value follows its flag, as in --model DIR; " + see + " lists them");
   }
   const std::string what = error.what();
   if (const size_t twice = what.find(": At Most 1 required but received "); twice != what.npos) {

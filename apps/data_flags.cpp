@@ -48,9 +48,12 @@ void require_free(const DataBuildOptions& o) {
     keep_inputs_from_file("--out", o.out + ending, inputs);
   }
   const fs::path folder = fs::absolute(o.out).parent_path();
-  if (!fs::is_directory(folder)) {
-    throw UsageError(str("--out ", o.out, ": there is no folder ", folder.string()),
-                     "make it first");
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) {
+    throw UsageError(
+        str("--out ", o.out, ": cannot make the folder ", folder.string(), ": ", error.message()),
+        "name a folder that can be written");
   }
 }
 

@@ -3,6 +3,7 @@
 #include "reknit/base/error.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace reknit {
 namespace {
@@ -45,6 +46,17 @@ std::string shown_fate(const ForeignFlag& flag) {
   return "";
 }
 
+// As numbers where both are: 0.0 is 0.
+bool same_value(const std::string& given, std::string_view harmless) {
+  const std::string other(harmless);
+  char* end = nullptr;
+  char* other_end = nullptr;
+  const double a = std::strtod(given.c_str(), &end);
+  const double b = std::strtod(other.c_str(), &other_end);
+  const bool numbers = !given.empty() && !other.empty() && *end == '\0' && *other_end == '\0';
+  return numbers ? a == b : given == harmless;
+}
+
 }  // namespace
 
 std::vector<std::string> translate_flags(const ForeignFlags& table,
@@ -71,7 +83,7 @@ std::vector<std::string> translate_flags(const ForeignFlags& table,
     const std::string shown = str("--", flag->name, values.empty() ? "" : " " + values[0]);
     if (flag->fate == kNoMeaning) {
       notes.push_back(str(shown, " has no effect here: ", flag->sentence));
-    } else if (values.empty() || values[0] != flag->harmless) {
+    } else if (values.empty() || !same_value(values[0], flag->harmless)) {
       throw UsageError(str(shown, " is not supported: ", flag->sentence),
                        str("docs/", table.page, " lists what became of every flag"));
     }

@@ -3,12 +3,20 @@
 #include "apps/model_settings.h"
 #include "apps/validators.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <charconv>
 #include <map>
 #include <memory>
 
 namespace reknit {
 namespace {
+
+/// Bytes of this machine.
+int64_t host_memory() {
+  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+}
 
 const char* kFooter =
     "\nExamples:\n"
@@ -131,6 +139,9 @@ void finish(Parsed& p) {
     o.hardware.network = parse_bytes("--network", p.network, true);
   }
   o.run.place.cuda = o.run.device != "cpu";
+  if (!o.run.place.cuda && p.memory.empty()) {
+    o.hardware.memory = host_memory() / std::max<int64_t>(1, o.ranks / o.nodes);
+  }
   o.run.place.ranks = o.ranks;
   o.run.place.ranks_from = "--ranks";
   o.run.place.nodes = o.nodes;

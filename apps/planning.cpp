@@ -24,7 +24,9 @@ std::string help_of(const PlanRequest& request, int64_t limit) {
 }  // namespace
 
 std::string gigabytes(int64_t bytes) {
-  return format("%.2f GB", static_cast<double>(bytes) / 1e9);
+  constexpr int64_t kLittle = 10'000'000;
+  return bytes > 0 && bytes < kLittle ? format("%.2f MB", static_cast<double>(bytes) / 1e6)
+                                      : format("%.2f GB", static_cast<double>(bytes) / 1e9);
 }
 
 PlannedModel planned_model(const std::string& name, const ModelSpec& spec,

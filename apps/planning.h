@@ -26,7 +26,7 @@ std::vector<PlannedModel> planned_ppo(const ModelSpec& actor, const ModelSpec& c
 /// of all of it does not. On the CPU nothing is judged.
 void require_fits(const PlanRequest& request, const Place& place);
 
-/// "12.34 GB".
+/// "12.34 GB"; below a hundredth of it "1.23 MB".
 std::string gigabytes(int64_t bytes);
 
 }  // namespace reknit

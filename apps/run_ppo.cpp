@@ -46,6 +46,17 @@ int64_t minibatch(const PpoOptions& o) {
                   o.actor.reading.batch.micro * o.actor.reading.batch.accumulation * o.place.ranks);
 }
 
+// What the config's batch sizes ask for, where a step has fewer prompts than that.
+void say_smaller_update(const PpoOptions& o) {
+  const BatchSizes& batch = o.actor.reading.batch;
+  const int64_t wanted = batch.micro * batch.accumulation * o.place.ranks;
+  if (!o.global_batch && wanted > minibatch(o)) {
+    log_once("an update takes the ", plural(minibatch(o), "prompt"), " of its step, not ", wanted,
+             " (micro-batch x accumulation x ranks = ", batch.micro, " x ", batch.accumulation,
+             " x ", o.place.ranks, "): --generation-batches makes steps that large");
+  }
+}
+
 int64_t total_steps(const PpoOptions& o, const PpoInputs& inputs) {
   const auto prompts = static_cast<int64_t>(inputs.prompts.size());
   const int64_t batch = std::min(global_batch(o), prompts);
@@ -154,6 +165,7 @@ class RankRun final : public TrainRun {
                ppo_.global_batch(), " once");
       settings_.global_batch = ppo_.global_batch();
     }
+    say_smaller_update(options);
     if (leader() && options.save_interval) {
       read_judge_files();
     }

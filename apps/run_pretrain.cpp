@@ -284,8 +284,17 @@ class RankRun final : public TrainRun {
 
   void recall(const nlohmann::json& all, const std::string& path) override {
     const nlohmann::json now = remembered();
-    for (const char* key : {"command", "seed", "seq_length", "data", "batch"}) {
+    for (const char* key : {"command", "seed", "seq_length", "data"}) {
       require_same(all, key, now.at(key), path);
+    }
+    if (all.contains("batch") && all.at("batch") != now.at("batch")) {
+      const auto& then = all.at("batch");
+      const auto& is = now.at("batch");
+      throw UsageError(then.at(0) == is.at(0)
+                           ? str("the run in ", path, " began with another --rampup-batch-size")
+                           : str("the run in ", path, " began with a global batch of ",
+                                 then.at(0).dump(), ", this command's is ", is.at(0).dump()),
+                       "pass --global-batch-size, and --rampup-batch-size if it had one, as then");
     }
     if (options_.use_checkpoint_schedule && !all.at("schedule").is_null()) {
       if (all.at("schedule").contains("decoupled_lr")) {

@@ -92,8 +92,10 @@ UpdateRates Trainer::rates(int64_t position) const {
 
 void Trainer::skip() {
   const Nonfinite found = first_nonfinite(store_, shards_);
-  const std::string what = str("step ", steps_, " of ", settings_.name, ": the gradient of ",
-                               found.param, " holds ", found.kind);
+  const std::string what =
+      str("step ", steps_, " of ", settings_.name, ": the ",
+          found.param.empty() ? std::string("norm of the gradients is not finite")
+                              : str("gradient of ", found.param, " holds ", found.kind));
   if (store_.settings().dtype == at::kFloat) {
     throw NumbersError(what, "lower the learning rate, or look at the data of this step");
   }

@@ -559,3 +559,24 @@ def test_a_host_that_is_not_there_is_told_without_a_stack(models):
         },
     )
     refused(result, 4, "ranks missing: 0 of 2")
+
+
+def test_an_update_smaller_than_the_config_asks_for_is_said(models, tmp_path):
+    (tmp_path / "many.jsonl").write_text('{"tokens": [5, 6, 7]}\n' * 4)
+    common = ("--prompts", tmp_path / "many.jsonl", "--steps", 1, "--max-answer-seq-len", 4)
+    sizes = ("--batch", 1, "--ranks", 2)
+    result = ppo(models, *common, *sizes, "--gradient-accumulation-steps", 2)
+    assert result.returncode == 0, result.stderr
+    assert "an update takes the 2 prompts of its step, not 4 (" in result.stderr
+    result = ppo(
+        models, *common, *sizes, "--gradient-accumulation-steps", 2, "--generation-batches", 2
+    )
+    assert result.returncode == 0 and "an update takes" not in result.stderr
+
+
+def test_a_flag_whose_value_asks_for_nothing_may_be_written_in_any_way(models):
+    short = ("--steps", 1, "--max-answer-seq-len", 4)
+    assert ppo(models, *short, "--actor_dropout", "0.0").returncode == 0
+    refused(
+        ppo(models, *short, "--actor_dropout", "0.1"), 2, "--actor-dropout 0.1 is not supported"
+    )
