@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <future>
+#include <optional>
 #include <string>
 #include <thread>
 #include <type_traits>
@@ -26,11 +27,16 @@ inline constexpr std::chrono::milliseconds kAnswer{3000};
 
 /// What `ask` returns, or throws, on a thread of its own. CommError if that takes longer than
 /// `limit`, in which the time does not count that this process is stopped itself: the thread is
-/// then left asleep, so `ask` has to own all that it uses.
+/// then left asleep, so `ask` has to own all that it uses. With an answer it has let go of it.
 template <class Ask>
 std::invoke_result_t<Ask> answer_within(std::chrono::milliseconds limit, Ask ask) {
   constexpr std::chrono::milliseconds kSlice{50};
-  std::packaged_task<std::invoke_result_t<Ask>()> task(std::move(ask));
+  std::packaged_task<std::invoke_result_t<Ask>()> task(
+      [kept = std::make_optional(std::move(ask))]() mutable {
+        Ask own = std::move(*kept);
+        kept.reset();
+        return own();
+      });
   auto answer = task.get_future();
   std::thread(std::move(task)).detach();
   for (auto left = limit; left.count() > 0; left -= kSlice) {
