@@ -287,7 +287,7 @@ class RankRun final : public TrainRun {
     for (const char* key : {"command", "seed", "seq_length", "data"}) {
       require_same(all, key, now.at(key), path);
     }
-    if (all.contains("batch") && all.at("batch") != now.at("batch")) {
+    if (all.contains("batch") && all.at("batch") != now.at("batch")) {  // in words for a reader
       const auto& then = all.at("batch");
       const auto& is = now.at("batch");
       throw UsageError(then.at(0) == is.at(0)
@@ -296,6 +296,7 @@ class RankRun final : public TrainRun {
                                  then.at(0).dump(), ", this command's is ", is.at(0).dump()),
                        "pass --global-batch-size, and --rampup-batch-size if it had one, as then");
     }
+    require_same(all, "batch", now.at("batch"), path);
     if (options_.use_checkpoint_schedule && !all.at("schedule").is_null()) {
       if (all.at("schedule").contains("decoupled_lr")) {
         throw UsageError(str("the run in ", path, " has a --decoupled-lr of ",
