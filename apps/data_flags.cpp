@@ -47,14 +47,6 @@ void require_free(const DataBuildOptions& o) {
     inputs.push_back(o.tokenizer_dir);
     keep_inputs_from_file("--out", o.out + ending, inputs);
   }
-  const fs::path folder = fs::absolute(o.out).parent_path();
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) {
-    throw UsageError(
-        str("--out ", o.out, ": cannot make the folder ", folder.string(), ": ", error.message()),
-        "name a folder that can be written");
-  }
 }
 
 Action add_build(CLI::App& app, std::function<int(const DataBuildOptions&)> run) {

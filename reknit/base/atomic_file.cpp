@@ -84,6 +84,14 @@ void replace_folder(const std::string& aside, const std::string& path) {
 
 }  // namespace
 
+void make_parents(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(parent_of(path), error);
+  if (error) {
+    throw_create_error(path, error.value());
+  }
+}
+
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   do {
     aside_ = aside_name(path_);
@@ -151,11 +159,8 @@ void copy_file(const std::string& from, const std::string& to) {
 AtomicFolder::AtomicFolder(std::string path, IfPresent if_present)
     : path_(without_trailing_slash(std::move(path))), if_present_(if_present) {
   require<UsageError>(!path_.empty(), "the name of the folder to write is empty");
+  make_parents(path_);
   std::error_code error;
-  fs::create_directories(parent_of(path_), error);
-  if (error) {
-    throw_create_error(path_, error.value());
-  }
   const auto status = fs::status(path_, error);
   if (fs::exists(status)) {
     require<UsageError>(fs::is_directory(status), "cannot write the folder ", path_,

@@ -8,6 +8,9 @@
 
 namespace reknit {
 
+/// Makes the folders above `path` that are not there. Throws UsageError with the path.
+void make_parents(const std::string& path);
+
 /// A file that is written aside, in the folder of its final name, and takes that
 /// name in commit(). Until then, and if commit() is never reached, whatever was
 /// under the name stays. One owner, one thread.

@@ -254,8 +254,17 @@ void TokenFile::read(int64_t sequence, int64_t first, std::span<int64_t> out) co
   });
 }
 
+namespace {
+
+const std::string& with_parents(const std::string& prefix) {
+  make_parents(prefix);
+  return prefix;
+}
+
+}  // namespace
+
 TokenFileWriter::TokenFileWriter(const std::string& prefix, TokenType type)
-    : data_(prefix + ".bin"), index_(prefix + ".idx"), type_(type) {}
+    : data_(with_parents(prefix) + ".bin"), index_(prefix + ".idx"), type_(type) {}
 
 void TokenFileWriter::add_sequence(std::span<const int64_t> tokens) {
   require<InputError>(tokens.size() <= INT32_MAX, data_.path(), ": a sequence of ", tokens.size(),

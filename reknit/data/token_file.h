@@ -90,7 +90,7 @@ class TokenFile {
 /// sequence and 8 a document.
 class TokenFileWriter {
  public:
-  /// Throws UsageError if the files cannot be created.
+  /// Makes the folders above. Throws UsageError if the files cannot be created.
   TokenFileWriter(const std::string& prefix, TokenType type);
 
   /// Throws InputError for a token that the type cannot hold, WriteError for a full disk.
