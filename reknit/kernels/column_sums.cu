@@ -28,11 +28,11 @@ __device__ float sum_over_y(float value, float (*scratch)[kWarp]) {
   return sum;
 }
 
-/// Block (c, r): columns of pack c * 32 + threadIdx.x, rows of chunk r.
-template <class T, int kSize>
-__global__ void __launch_bounds__(kWarp* kRowGroups)
-    chunk_kernel(const T* __restrict__ x, int64_t rows, int64_t width, int64_t chunk,
-                 float* __restrict__ partials) {
+/// Block (c, r): the sums of what `value_at` gives for places in the matrix, over columns of pack
+/// c * 32 + threadIdx.x and rows of chunk r.
+template <class T, int kSize, class ValueAt>
+__device__ __forceinline__ void sum_chunk(int64_t rows, int64_t width, int64_t chunk,
+                                          float* __restrict__ partials, const ValueAt& value_at) {
   __shared__ float scratch[kRowGroups][kWarp];
   const int64_t column = (static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x) * kSize;
   const int64_t begin = blockIdx.y * chunk;
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kWarp* kRowGroups)
   if (column < width) {
 #pragma unroll 4
     for (int64_t row = begin + threadIdx.y; row < end; row += kRowGroups) {
-      const Pack<T, kSize> pack = load_pack<T, kSize>(x + row * width + column);
+      const Pack<T, kSize> pack = value_at(row * width + column);
       for (int i = 0; i < kSize; ++i) {
         sum[i] += to_float(pack.at[i]);
       }
@@ -53,6 +53,14 @@ __global__ void __launch_bounds__(kWarp* kRowGroups)
       partials[blockIdx.y * width + column + i] = total;
     }
   }
+}
+
+template <class T, int kSize>
+__global__ void __launch_bounds__(kWarp* kRowGroups)
+    chunk_kernel(const T* __restrict__ x, int64_t rows, int64_t width, int64_t chunk,
+                 float* __restrict__ partials) {
+  sum_chunk<T, kSize>(rows, width, chunk, partials,
+                      [&](int64_t at) { return load_pack<T, kSize>(x + at); });
 }
 
 /// Slope of the curve at x.
@@ -81,29 +89,15 @@ template <class T, int kSize, Bend kBend>
 __global__ void __launch_bounds__(kWarp* kRowGroups)
     bend_kernel(const T* __restrict__ x, T* __restrict__ dy, int64_t rows, int64_t width,
                 int64_t chunk, float* __restrict__ partials) {
-  __shared__ float scratch[kRowGroups][kWarp];
-  const int64_t column = (static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x) * kSize;
-  const int64_t begin = blockIdx.y * chunk;
-  const int64_t end = begin + chunk < rows ? begin + chunk : rows;
-  float sum[kSize] = {};
-  if (column < width) {
-#pragma unroll 4
-    for (int64_t row = begin + threadIdx.y; row < end; row += kRowGroups) {
-      const Pack<T, kSize> in = load_pack<T, kSize>(x + row * width + column);
-      Pack<T, kSize> pack = load_pack<T, kSize>(dy + row * width + column);
-      for (int i = 0; i < kSize; ++i) {
-        pack.at[i] = from_float<T>(to_float(pack.at[i]) * slope<kBend>(to_float(in.at[i])));
-        sum[i] += to_float(pack.at[i]);
-      }
-      store_pack<T, kSize>(dy + row * width + column, pack);
+  sum_chunk<T, kSize>(rows, width, chunk, partials, [&](int64_t at) {
+    const Pack<T, kSize> in = load_pack<T, kSize>(x + at);
+    Pack<T, kSize> pack = load_pack<T, kSize>(dy + at);
+    for (int i = 0; i < kSize; ++i) {
+      pack.at[i] = from_float<T>(to_float(pack.at[i]) * slope<kBend>(to_float(in.at[i])));
     }
-  }
-  for (int i = 0; i < kSize; ++i) {
-    const float total = sum_over_y<kRowGroups>(sum[i], scratch);
-    if (threadIdx.y == 0 && column < width) {
-      partials[blockIdx.y * width + column + i] = total;
-    }
-  }
+    store_pack<T, kSize>(dy + at, pack);
+    return pack;
+  });
 }
 
 /// blockIdx.y: 0 for `out`, 1 for `next`, whose values follow.
