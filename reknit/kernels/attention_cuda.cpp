@@ -1,4 +1,5 @@
 // Attention on CUDA: cuDNN's or flash attention over packed rows, decode over the cache.
+#include "reknit/kernels/attention_limits.h"
 #include "reknit/kernels/cuda_args.h"
 #include "reknit/kernels/cuda_path.h"
 #include "reknit/kernels/cudnn_attention.h"
@@ -24,7 +25,8 @@ kernels::HeadStrides strides_of(const at::Tensor& x) {
 
 bool fused_attention_takes(const Heads& in, const Packing& packing, const at::Tensor& slopes) {
   const int64_t dim = in.q.size(2);
-  return (in.q.scalar_type() != at::kFloat && !slopes.defined() && dim % 8 == 0 && dim <= 256) ||
+  return (in.q.scalar_type() != at::kFloat && !slopes.defined() && dim % 8 == 0 &&
+          dim <= kFlashWidestHead) ||
          cudnn_attention_takes(in, packing, slopes);
 }
 

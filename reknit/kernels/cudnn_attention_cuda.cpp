@@ -2,6 +2,7 @@
 #include "reknit/kernels/cudnn_attention.h"
 
 #include "reknit/base/error.h"
+#include "reknit/kernels/attention_limits.h"
 #include "reknit/kernels/cuda_args.h"
 
 #include <ATen/cudnn/Handle.h>
@@ -17,8 +18,6 @@ namespace {
 namespace fe = cudnn_frontend;
 using Attributes = std::shared_ptr<fe::graph::Tensor_attributes>;
 
-constexpr int64_t kShortest = 256;
-constexpr int64_t kWidestHead = 128;
 /// Lengths of unequal sequences are rounded up to it: few plans for many batches.
 constexpr int64_t kLengthStep = 256;
 
@@ -220,8 +219,8 @@ Shape shape_of(const Heads& in, const Packing& packing, double scale, bool alibi
 bool cudnn_attention_takes(const Heads& in, const Packing& packing, const at::Tensor& slopes) {
   const int64_t dim = in.q.size(2);
   const auto shortest = std::min_element(packing.lengths.begin(), packing.lengths.end());
-  return in.q.scalar_type() != at::kFloat && dim % 8 == 0 && dim <= kWidestHead &&
-         packing.max_length >= kShortest && *shortest > 0 &&
+  return in.q.scalar_type() != at::kFloat && dim % 8 == 0 && dim <= kCudnnWidestHead &&
+         packing.max_length >= kCudnnShortest && *shortest > 0 &&
          !at::globalContext().deterministicAlgorithms() &&
          (slopes.defined() || *shortest == packing.max_length);
 }

@@ -1,6 +1,8 @@
 #include "reknit/models/activations.h"
 
+#include "reknit/kernels/attention_limits.h"
 #include "reknit/kernels/lm_head_chunks.h"
+#include "reknit/models/block.h"
 #include "reknit/models/groups.h"
 
 #include <c10/core/ScalarType.h>
@@ -26,11 +28,6 @@ struct Widths {
     ffn = spec.ffn * element;
   }
 };
-
-/// Whether a block's backward computes the results of its norms again.
-bool norms_again(const ModelSpec& spec) {
-  return spec.norm_before && !spec.residual_after_norm;
-}
 
 /// What BlockSaved holds per token, the block's input included: input, middle, two norms'
 /// statistics and results where they are kept, qkv, attention with its log-sums, one wide tensor.
@@ -92,10 +89,10 @@ int64_t attention_workspace(const ModelSpec& spec, const BatchShape& batch, cons
 
 bool attention_is_dense(const ModelSpec& spec, const BatchShape& batch, at::ScalarType dtype,
                         bool cuda) {
-  constexpr int64_t kShortestWithAlibi = 256;
   const bool alibi = spec.position == PositionKind::kAlibi;
   return !cuda || dtype == at::kFloat || spec.head_dim() % 8 != 0 ||
-         spec.head_dim() > (alibi ? 128 : 256) || (alibi && batch.length < kShortestWithAlibi);
+         spec.head_dim() > (alibi ? ops::kCudnnWidestHead : ops::kFlashWidestHead) ||
+         (alibi && batch.length < ops::kCudnnShortest);
 }
 
 ActivationBytes training_activations(const ModelSpec& spec, const BatchShape& batch,

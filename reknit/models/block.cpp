@@ -16,7 +16,7 @@ class Residual {
 
   /// Gives up what branch_input() computes again.
   void drop_normed(ResidualSaved& saved) const {
-    if (spec_.norm_before && !spec_.residual_after_norm) {
+    if (norms_again(spec_)) {
       saved.branch_input.reset();
       saved.normed.y.reset();
     }

@@ -22,6 +22,11 @@ struct ResidualSaved {
   ops::Normed normed;       ///< its y is the branch's input or the sublayer's output
 };
 
+/// Whether a block's backward computes the results of its norms again.
+inline bool norms_again(const ModelSpec& spec) {
+  return spec.norm_before && !spec.residual_after_norm;
+}
+
 /// What a block's forward leaves for its backward. Tensors are shared where one is
 /// both an output and an input.
 struct BlockSaved {
