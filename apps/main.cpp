@@ -15,20 +15,16 @@
 #include "apps/report_error.h"
 #include "apps/report_flags.h"
 #include "apps/score_flags.h"
-
-#include <c10/util/Logging.h>
+#include "reknit/base/torch_log.h"
 
 #include <CLI/App.hpp>
 
 #include <csignal>
-#include <cstdlib>
 
 int main(int argc, char** argv) {
   // A reader of our output that has gone away (`| head`) ends no run.
   std::signal(SIGPIPE, SIG_IGN);
-  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {
-    FLAGS_caffe2_log_level = c10::GLOG_FATAL;  // it adds stacks to what we say in a sentence
-  }
+  reknit::quiet_torch();
   using reknit::Command;
   const std::vector<Command> commands = {
       {"ppo", "Step 3 of RLHF: PPO with actor, critic, reference and reward",

@@ -36,20 +36,25 @@ int64_t global_batch(const PpoOptions& o) {
   return whole;
 }
 
+// What the batch sizes ask an update to have, over all ranks.
+int64_t wanted_minibatch(const PpoOptions& o) {
+  const BatchSizes& batch = o.actor.reading.batch;
+  return batch.micro * batch.accumulation * o.place.ranks;
+}
+
 // Prompts of an update over all ranks.
 int64_t minibatch(const PpoOptions& o) {
   const int64_t whole = global_batch(o);
   if (o.global_batch) {
     return whole;
   }
-  return std::min(whole,
-                  o.actor.reading.batch.micro * o.actor.reading.batch.accumulation * o.place.ranks);
+  return std::min(whole, wanted_minibatch(o));
 }
 
 // What the config's batch sizes ask for, where a step has fewer prompts than that.
 void say_smaller_update(const PpoOptions& o) {
   const BatchSizes& batch = o.actor.reading.batch;
-  const int64_t wanted = batch.micro * batch.accumulation * o.place.ranks;
+  const int64_t wanted = wanted_minibatch(o);
   if (!o.global_batch && wanted > minibatch(o)) {
     log_once("an update takes the ", plural(minibatch(o), "prompt"), " of its step, not ", wanted,
              " (micro-batch x accumulation x ranks = ", batch.micro, " x ", batch.accumulation,

@@ -3,14 +3,13 @@
 #include "reknit/base/error.h"
 #include "reknit/base/error_text.h"
 #include "reknit/base/log.h"
+#include "reknit/base/torch_log.h"
 #include "reknit/comm/operation.h"
 
-#include <c10/util/Logging.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
-#include <cstdlib>
 #include <thread>
 
 namespace reknit {
@@ -26,8 +25,6 @@ constexpr auto kRollCall = 1s;
 constexpr auto kFarewell = 30s;  ///< for the others to leave a job that went well
 constexpr auto kFailedFarewell = 1s;
 constexpr auto kSpeech = 3s;  ///< for a speaker to say what it has to
-
-constexpr int kOnlyFatal = 3;
 
 const std::string kAbort = "abort\n";
 const std::string kRoll = "roll";
@@ -57,10 +54,7 @@ JobStore::JobStore(const Rendezvous& rendezvous, const CommOptions& options)
     : rendezvous_(rendezvous), prefix_(str("reknit/", rendezvous.key_prefix)) {
   require<UsageError>(rendezvous_.rank >= 0 && rendezvous_.rank < rendezvous_.world, "rank ",
                       rendezvous_.rank, " of a job of ", rendezvous_.world, " processes");
-  // A closed connection is ours to report, once, with what is known.
-  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {
-    FLAGS_caffe2_log_level = std::max(FLAGS_caffe2_log_level, kOnlyFatal);
-  }
+  quiet_torch();
   meet(options);
   watch_ = std::make_unique<Watch>([this] { poll(); });
 }

@@ -7,19 +7,10 @@
 
 namespace reknit {
 
-using nlohmann::json;
-
-json parse_foreign_json(std::string_view text, const std::string& place) {
+nlohmann::json parse_foreign_json(std::string_view text, const std::string& place) {
   constexpr int kMaxDepth = 256;
-  const auto limit_depth = [&](int depth, json::parse_event_t, const json&) {
-    require<InputError>(depth <= kMaxDepth, place, ": is nested deeper than ", kMaxDepth);
-    return true;
-  };
-  try {
-    return json::parse(text, limit_depth);
-  } catch (const json::exception& error) {
-    throw InputError(str(place, ": is no JSON: ", json_problem(error)));
-  }
+  return parse_within(text, kMaxDepth,
+                      [&](const std::string& what) { throw InputError(str(place, ": ", what)); });
 }
 
 }  // namespace reknit

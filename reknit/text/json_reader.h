@@ -33,18 +33,8 @@ class TokenizerJsonReader {
   }
 
   nlohmann::json parse(std::string_view text) const {
-    constexpr int kMaxDepth = 64;  // copying or printing what is deeper could end the process
-    const auto limit_depth = [&](int depth, json::parse_event_t, const json&) {
-      if (depth > kMaxDepth) {
-        fail(str("is nested deeper than ", kMaxDepth));
-      }
-      return true;
-    };
-    try {
-      return json::parse(text, limit_depth);
-    } catch (const json::exception& error) {
-      fail(str("is no JSON: ", json_problem(error)));
-    }
+    constexpr int kMaxDepth = 64;
+    return parse_within(text, kMaxDepth, [this](const std::string& what) { fail(what); });
   }
 
   const json& object(const json& value, const std::string& what) const {
