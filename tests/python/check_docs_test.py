@@ -4,6 +4,7 @@ import pathlib
 import subprocess
 
 import pytest
+from runs import checked
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -17,11 +18,7 @@ def check(tmp_path, page):
         "scripts/docs_allow.txt": "--prefix  # another program's\n",
         "docs/page.md": page,
     }
-    for path, text in files.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
-    command = [ROOT / "scripts/check_docs", "--root", tmp_path]
-    return subprocess.run(command, capture_output=True, text=True)
+    return checked(ROOT / "scripts/check_docs", tmp_path, files)
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,16 @@
 """scripts/check_layers finds each kind of planted violation, and only those."""
 
 import pathlib
-import subprocess
 
 import pytest
+from runs import checked
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TABLE = (ROOT / "scripts/layers.txt").read_text()
 
 
 def run(tmp_path, files):
-    """Lays out `files` (path: text) as a working copy and runs the check on it."""
-    for path, text in ({"scripts/layers.txt": TABLE} | files).items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
-    command = [ROOT / "scripts/check_layers", "--root", tmp_path]
-    return subprocess.run(command, capture_output=True, text=True)
+    return checked(ROOT / "scripts/check_layers", tmp_path, {"scripts/layers.txt": TABLE} | files)
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,14 @@
 """scripts/check_shape measures files and functions, and caps them."""
 
 import pathlib
-import subprocess
+
+from runs import checked
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def run(tmp_path, files):
-    """Lays out `files` (path: text) as a working copy and runs the check on it."""
-    for path, text in ({"scripts/shape_allow.txt": ""} | files).items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
-    command = [ROOT / "scripts/check_shape", "--root", tmp_path]
-    return subprocess.run(command, capture_output=True, text=True)
+    return checked(ROOT / "scripts/check_shape", tmp_path, {"scripts/shape_allow.txt": ""} | files)
 
 
 def function(num_lines, head="void f(int a) {", statement="  a = 1;"):

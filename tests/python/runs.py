@@ -3,6 +3,7 @@
 import os
 import re
 import struct
+import subprocess
 
 _LAUNCHERS = re.compile(r"^(RANK|LOCAL_|WORLD_SIZE|MASTER_|OMPI_|PMI_|SLURM_|TORCHELASTIC_)")
 
@@ -10,6 +11,26 @@ _LAUNCHERS = re.compile(r"^(RANK|LOCAL_|WORLD_SIZE|MASTER_|OMPI_|PMI_|SLURM_|TOR
 def unlaunched():
     """This environment without what a launcher may have put into it."""
     return {key: value for key, value in os.environ.items() if not _LAUNCHERS.match(key)}
+
+
+def launched(rank, world, port, host="127.0.0.1"):
+    """What a launcher tells a process of a job on one machine."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(port),
+    }
+
+
+def checked(script, folder, files):
+    """Lays out `files` (path: text) in `folder` as a working copy and runs the check on it."""
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    return subprocess.run([script, "--root", folder], capture_output=True, text=True)
 
 
 def write_tokens(prefix, documents):

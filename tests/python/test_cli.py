@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 from command import BINARY, needs_binary
-from runs import unlaunched
+from runs import launched, unlaunched
 
 pytestmark = needs_binary
 
@@ -429,16 +429,9 @@ def test_env_names_versions_devices_and_what_is_missing():
 
 
 def test_env_reads_the_launcher():
-    launched = {
-        "RANK": "1",
-        "LOCAL_RANK": "1",
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29500",
-    }
-    assert "rank 1 of 2" in reknit("env", env=launched).stdout
-    partly = {key: launched[key] for key in ("RANK", "WORLD_SIZE")}
+    place = launched(1, 2, 29500)
+    assert "rank 1 of 2" in reknit("env", env=place).stdout
+    partly = {key: place[key] for key in ("RANK", "WORLD_SIZE")}
     result = reknit("env", env=partly)
     assert result.returncode == 2
     assert "MASTER_ADDR" in result.stderr

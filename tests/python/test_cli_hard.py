@@ -15,7 +15,7 @@ import time
 
 import pytest
 from command import BINARY, needs_binary
-from runs import byte_level_tokenizer, unlaunched
+from runs import byte_level_tokenizer, launched, unlaunched
 
 CONFIG = {
     "model_type": "opt",
@@ -158,14 +158,7 @@ def test_a_start_up_without_a_server_ends_at_the_timeout(models):
     result = reknit(
         *("score", "--model", models / "actor", "--input", models / "prompts.jsonl"),
         *("--device", "cpu", "--timeout", 2),
-        env={
-            "RANK": "1",
-            "LOCAL_RANK": "1",
-            "WORLD_SIZE": "2",
-            "LOCAL_WORLD_SIZE": "2",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": "29987",
-        },
+        env=launched(1, 2, 29987),
     )
     assert result.returncode == 4, result.stderr
     assert "timed out after 2 s: ranks missing: 0 of 2" in result.stderr
@@ -319,13 +312,11 @@ def test_of_several_processes_the_first_one_streams(writer):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    environment = unlaunched()
-    environment |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    environment = unlaunched() | {"OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen(
             [str(part) for part in (BINARY, *streamed(writer))],
-            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            env=environment | launched(rank, 2, port),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -549,14 +540,7 @@ def test_a_host_that_is_not_there_is_told_without_a_stack(models):
     result = reknit(
         *("score", "--model", models / "actor", "--input", models / "prompts.jsonl"),
         *("--timeout", 1),
-        env={
-            "RANK": "1",
-            "LOCAL_RANK": "1",
-            "WORLD_SIZE": "2",
-            "LOCAL_WORLD_SIZE": "2",
-            "MASTER_ADDR": "no-such-host.invalid",
-            "MASTER_PORT": "29986",
-        },
+        env=launched(1, 2, 29986, host="no-such-host.invalid"),
     )
     refused(result, 4, "ranks missing: 0 of 2")
 

@@ -13,7 +13,7 @@ import time
 
 import pytest
 from command import BINARY, needs_binary
-from runs import unlaunched
+from runs import launched, unlaunched
 from safetensors.numpy import load_file
 
 RANKS = 3
@@ -156,15 +156,13 @@ def start_ranks(command):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    world = {"WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS)}
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return [
         subprocess.Popen(
             command,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            env=clean_environment(RANK=str(rank), LOCAL_RANK=str(rank), **world, **meeting),
+            env=clean_environment(**launched(rank, RANKS, port)),
         )
         for rank in range(RANKS)
     ]
